@@ -1,0 +1,1 @@
+"""Raw records in, numbers and verdicts out."""

@@ -1,0 +1,1 @@
+"""Known mistakes: found before start-up and in the logs afterwards."""

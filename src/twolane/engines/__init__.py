@@ -1,0 +1,1 @@
+"""vLLM process trees: launch, ready, logs, stop, metrics."""

@@ -1,0 +1,1 @@
+"""Whether a run's numbers mean anything: needles and reason codes."""

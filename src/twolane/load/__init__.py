@@ -1,0 +1,1 @@
+"""The load generator: cells in, request records out."""

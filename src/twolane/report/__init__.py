@@ -1,0 +1,1 @@
+"""A results folder in, one offline HTML file out."""
