@@ -1,0 +1,226 @@
+"""The client half of HTTP/1.1: one request at a time over one connection.
+
+Rules of this file: time is stamped once per socket read, before any parsing. Bodies pass as they
+come, nothing is collected. One answer ends before the next request may begin, and a connection
+on which anything unexpected happened (surplus bytes, an unfinished answer, an error) is never
+used again: a reused connection that carried a stray byte would give one request another's answer.
+
+A sink hears of its answer in this order: `on_head`, `on_body`*, then exactly one of `on_end` and
+`on_lost`. After `abort` it hears nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol, cast
+
+import httptools
+
+from twolane import clock
+
+MAX_HEADER_BYTES = 64 * 1024  # uvicorn's and nginx's order of size; engines send under 1 KiB
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class WireError(Exception):
+    """The peer broke HTTP/1.1, or the connection broke the answer; the text says which."""
+
+
+class ResponseSink(Protocol):
+    def on_head(self, status: int, headers: Headers) -> None:
+        """Status line and headers are in; header names are lower-case."""
+
+    def on_body(self, data: bytes, stamp_ns: int) -> None:
+        """Body bytes, de-chunked; `stamp_ns` is when their socket read returned."""
+
+    def on_end(self, stamp_ns: int) -> None:
+        """The answer is complete and the connection is free."""
+
+    def on_lost(self, error: Exception | None, stamp_ns: int) -> None:
+        """The connection is gone before the end."""
+
+
+def request_head(
+    method: str, path: str, host: str, headers: Iterable[tuple[str, str]], content_length: int
+) -> bytes:
+    """The bytes of a request's head. `headers` must not name Host or Content-Length.
+
+    Raises ValueError for a line break or NUL in any part, which would smuggle a header.
+    """
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
+    lines += [f"{name}: {value}" for name, value in headers]
+    if content_length or method not in ("GET", "HEAD"):
+        lines.append(f"Content-Length: {content_length}")
+    if any("\r" in line or "\n" in line or "\0" in line for line in lines):
+        raise ValueError("a request head may not hold CR, LF or NUL inside a line")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+class ClientConnection(asyncio.Protocol):
+    """One connection to a server. `reusable` says whether `send` may be called."""
+
+    def __init__(self) -> None:
+        self.reusable = False
+        self.local_port = 0
+        self._transport: asyncio.Transport | None = None
+        self._sink: ResponseSink | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._stamp_ns = 0
+        self._reset(expects_body=True)
+
+    def _reset(self, expects_body: bool) -> None:
+        self._expects_body = expects_body
+        self._headers: Headers = []
+        self._header_bytes = 0
+        self._in_body = False
+        self._until_close = False
+        self._complete = False
+        self._keep_alive = False
+        self._surplus = False
+        self._started = False
+
+    # ------------------------------------------------------------------------------ the user
+
+    def send(self, head: bytes, body: bytes | memoryview, sink: ResponseSink) -> int:
+        """Send one request; its answer goes to `sink`. Returns the stamp of the first write, ns.
+
+        Raises WireError if the connection is busy or gone.
+        """
+        if not self.reusable or self._transport is None:
+            raise WireError("connection is not free for a request")
+        self.reusable = False
+        self._sink = sink
+        self._reset(expects_body=not head.startswith(b"HEAD "))
+        stamp_ns = clock.now_ns()
+        if len(body):
+            self._transport.writelines((head, body))
+        else:
+            self._transport.write(head)
+        return stamp_ns
+
+    @property
+    def answer_started(self) -> bool:
+        """Whether any byte of the present answer has arrived."""
+        return self._started
+
+    def abort(self) -> None:
+        """Close at once; the sink hears nothing more. Harmless twice."""
+        self._sink = None
+        self.reusable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # ------------------------------------------------------------------------- the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        name = transport.get_extra_info("sockname")
+        self.local_port = name[1] if isinstance(name, tuple) else 0
+        self.reusable = True
+
+    def data_received(self, data: bytes) -> None:
+        self._stamp_ns = clock.now_ns()
+        if self._sink is None:
+            self.abort()  # nobody asked: whatever this is, it must not answer the next request
+            return
+        self._started = True
+        if not self._in_body:
+            self._header_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if not self._complete:
+                self._lose(_cause(error))
+                return
+            self._surplus = True
+        if self._complete:
+            self._finish()
+        elif not self._in_body and self._header_bytes > MAX_HEADER_BYTES:
+            self._lose(WireError(f"response headers exceed {MAX_HEADER_BYTES} bytes"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stamp_ns = clock.now_ns()
+        self._transport = None
+        self.reusable = False
+        if self._until_close and exc is None:
+            self._finish()
+        else:
+            self._lose(exc)
+
+    def _finish(self) -> None:
+        sink, self._sink = self._sink, None
+        closing = self._transport is None or self._transport.is_closing()
+        self.reusable = self._keep_alive and not self._surplus and not closing
+        if not self.reusable and self._transport is not None:
+            self._transport.abort()
+        if sink is not None:
+            sink.on_end(self._stamp_ns)
+
+    def _lose(self, error: Exception | None) -> None:
+        sink = self._sink
+        self.abort()
+        if sink is not None:
+            sink.on_lost(error, self._stamp_ns)
+
+    # ---------------------------------------------------------------------- httptools' calls
+
+    def on_message_begin(self) -> None:
+        self._surplus = self._complete
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_body:
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if self._surplus or 100 <= status < 200:
+            return
+        self._in_body = True
+        self._until_close = self._expects_body and _runs_until_close(status, self._headers)
+        if self._sink is not None:
+            self._sink.on_head(status, self._headers)
+        if not self._expects_body:
+            self._complete = True  # the parser waits for a body that HEAD never gets
+
+    def on_body(self, data: bytes) -> None:
+        if self._complete:
+            self._surplus = True
+        elif self._sink is not None:
+            self._sink.on_body(data, self._stamp_ns)
+
+    def on_message_complete(self) -> None:
+        if self._in_body and not self._surplus:
+            self._keep_alive = self._expects_body and self._parser.should_keep_alive()
+            self._complete = True
+        elif not self._in_body:
+            self._headers = []  # an interim answer (100 Continue): the real one follows
+
+
+def _runs_until_close(status: int, headers: Headers) -> bool:
+    if status in (204, 304):
+        return False
+    return not any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)
+
+
+def _cause(error: Exception) -> Exception:
+    """What a sink raised inside a callback, or the parser's complaint as ours."""
+    if isinstance(error.__context__, Exception):
+        return error.__context__
+    return WireError(f"not HTTP/1.1: {error}")
+
+
+async def connect(host: str, port: int) -> ClientConnection:
+    """Open one connection. Raises OSError where that is refused or impossible."""
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_connection(ClientConnection, host, port)
+    return connection
