@@ -1,0 +1,231 @@
+"""Two arms compared on one metric over the blocks of a campaign, and the verdict.
+
+Rules of this file: the unit is a freshly started arm, so a block gives one paired log-ratio, not
+one a request. A point with a reason code enters no verdict. Everything is deterministic: the
+bootstrap's seed is fixed, so the same results give the same bytes.
+
+The interval is the wider of two, on the log scale, at 95 %:
+    - the percentile bootstrap of the median over blocks [Efron 1979], which makes no assumption
+      but cannot see past the blocks it has: with three it calls a coin toss a difference one
+      time in four, since all three fall on one side;
+    - Student's t over blocks [Student 1908], which knows how little three blocks say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from twolane.analysis.results import Results, Run
+from twolane.records import Code
+
+MARGIN = 0.03  # arms closer than this are equal: MEASUREMENT.md's default
+BOOTSTRAP = 10_000  # resamples: the 2.5 % quantile of so many is itself good to 0.2 %
+SEED = 20_811
+FORESEEABLE = 100  # more blocks than this is no advice
+
+# Student's t, two-sided 95 %, for 1 ... 30 degrees of freedom (any table); beyond, the normal's.
+_T95 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+_Z95 = 1.960
+
+Outcome = Literal["A better", "B better", "equal", "cannot tell", "indicative"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One metric of one run's cell. A point with `codes` is kept and shown, and compared never."""
+
+    arm: str
+    block: int
+    run: str
+    cell: str
+    metric: str
+    value: float | None
+    codes: tuple[Code, ...] = ()
+
+    @property
+    def valid(self) -> bool:
+        """Whether it may enter a verdict; zero and less have no ratio."""
+        return not self.codes and self.value is not None and self.value > 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Arm A against arm B. `ratio` is A/B, the median over blocks; `low`, `high` its interval.
+
+    `more_blocks` is how many further blocks would settle it at the spread seen so far: 0 where it
+    is settled, None where no foreseeable number would, or where one block shows no spread.
+    """
+
+    a: str
+    b: str
+    cell: str
+    metric: str
+    blocks: int
+    left_out: int  # blocks lost to a reason code, a missing value or a zero
+    outcome: Outcome
+    margin: float
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    more_blocks: int | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in words, one of MEASUREMENT.md's four, or `indicative`."""
+        if self.outcome == "equal":
+            return f"equal within {self.margin * 100:g} %"
+        if self.outcome == "cannot tell":
+            return f"cannot tell, {self._further()}"
+        return self.outcome
+
+    def _further(self) -> str:
+        if self.blocks == 0:
+            return "no block has a valid point of both arms"
+        if self.more_blocks is None:
+            return f"more than {FORESEEABLE} further blocks would be needed"
+        return f"{self.more_blocks} more block{'s' * (self.more_blocks != 1)} would do"
+
+
+def compare(
+    points: Iterable[Point],
+    a: str,
+    b: str,
+    *,
+    lower_is_better: bool,
+    margin: float = MARGIN,
+) -> Comparison:
+    """Arm `a` against arm `b` on `points`, which are of one cell and one metric.
+
+    Several runs of an arm in one block (a mirrored block) count as one, by their geometric mean.
+    Raises ValueError if the points are of several cells or metrics.
+    """
+    mine = [point for point in points if point.arm in (a, b)]
+    kinds = {(point.cell, point.metric) for point in mine}
+    if len(kinds) > 1:
+        raise ValueError(f"points of several cells or metrics: {sorted(kinds)}")
+    cell, metric = kinds.pop() if kinds else ("", "")
+    ratios, left_out = _paired(mine, a, b)
+    n = len(ratios)
+    if n == 0:
+        return Comparison(a, b, cell, metric, 0, left_out, "cannot tell", margin)
+    centre = float(np.median(ratios))
+    if n == 1:
+        ratio = math.exp(centre)
+        return Comparison(a, b, cell, metric, 1, left_out, "indicative", margin, ratio)
+    low, high = interval(ratios)
+    outcome = _outcome(centre, low, high, margin, lower_is_better)
+    return Comparison(
+        *(a, b, cell, metric, n, left_out, outcome, margin),
+        ratio=math.exp(centre),
+        low=math.exp(low),
+        high=math.exp(high),
+        more_blocks=_more_blocks(ratios, margin) if outcome == "cannot tell" else 0,
+    )
+
+
+def _paired(points: Sequence[Point], a: str, b: str) -> tuple[list[float], int]:
+    """Log-ratios A/B of the blocks that hold both, and the number of blocks left out."""
+    logs: dict[tuple[int, str], list[float]] = defaultdict(list)
+    spoiled: set[int] = set()
+    for point in points:
+        if point.valid and point.value is not None:
+            logs[point.block, point.arm].append(math.log(point.value))
+        else:
+            spoiled.add(point.block)
+    blocks = sorted({point.block for point in points})
+    whole = [k for k in blocks if k not in spoiled and (k, a) in logs and (k, b) in logs]
+    ratios = [float(np.mean(logs[k, a]) - np.mean(logs[k, b])) for k in whole]
+    return ratios, len(blocks) - len(whole)
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """95 % interval of the median of at least two paired log-ratios; see the head of this file."""
+    values = np.asarray(ratios)
+    centre, n = float(np.median(values)), len(values)
+    draws = np.random.default_rng(SEED).integers(0, n, size=(BOOTSTRAP, n))
+    low, high = np.quantile(np.median(values[draws], axis=1), (0.025, 0.975))
+    reach = _t95(n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n)
+    return min(float(low), centre - reach), max(float(high), centre + reach)
+
+
+def _t95(degrees: int) -> float:
+    return _T95[degrees - 1] if degrees <= len(_T95) else _Z95
+
+
+def _outcome(
+    centre: float, low: float, high: float, margin: float, lower_is_better: bool
+) -> Outcome:
+    """Better needs an interval clear of 1 and an estimate past the margin; equal, one inside it."""
+    edge = math.log1p(margin)
+    if -edge <= low and high <= edge:
+        return "equal"
+    if (low > 0 or high < 0) and abs(centre) > edge:
+        return "A better" if (centre < 0) == lower_is_better else "B better"
+    return "cannot tell"
+
+
+def _more_blocks(ratios: Sequence[float], margin: float) -> int | None:
+    """Further blocks until Student's interval, at the present estimate and spread, is decisive."""
+    centre, spread = float(np.median(ratios)), float(np.std(ratios, ddof=1))
+    edge = math.log1p(margin)
+    room = abs(centre) if abs(centre) > edge else edge - abs(centre)
+    for n in range(len(ratios) + 1, len(ratios) + FORESEEABLE + 1):
+        if _t95(n - 1) * spread / math.sqrt(n) < room:
+            return n - len(ratios)
+    return None
+
+
+# ------------------------------------------------------------------------- greedy equality
+
+
+@dataclass(frozen=True)
+class Equality:
+    """Greedy texts of `run` against those of `reference`: how many were held against each other."""
+
+    run: str
+    reference: str
+    compared: int
+    differing: tuple[str, ...]
+
+    @property
+    def code(self) -> Code | None:
+        """`NEEDLE` where texts disagree: the arm's answers are not the model's."""
+        if not self.differing:
+            return None
+        probes = ", ".join(self.differing[:3]) + (" ..." if len(self.differing) > 3 else "")
+        why = f"greedy output differs from {self.reference}'s on {probes}"
+        return Code(code="NEEDLE", why=why, value=len(self.differing), limit=0)
+
+
+def greedy_equality(results: Results) -> list[Equality]:
+    """Every run's greedy texts against those of the campaign's first aggregated run.
+
+    Aggregated, since a split is what the gate suspects; the first run where there is none.
+    """
+    runs = [run for run in results.runs if run.needle is not None and run.needle.greedy]
+    reference = next((run for run in runs if _aggregated(run)), runs[0] if runs else None)
+    if reference is None:
+        return []
+    return [_equality(run, reference) for run in runs if run is not reference]
+
+
+def _aggregated(run: Run) -> bool:
+    return all(engine.role == "both" for engine in run.meta.engines)
+
+
+def _equality(run: Run, reference: Run) -> Equality:
+    mine = run.needle.greedy if run.needle else {}
+    theirs = reference.needle.greedy if reference.needle else {}
+    shared = sorted(mine.keys() & theirs.keys())
+    differing = tuple(probe for probe in shared if mine[probe] != theirs[probe])
+    return Equality(run.id, reference.id, len(shared), differing)
