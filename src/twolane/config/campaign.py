@@ -1,0 +1,197 @@
+"""campaign.yaml: which arms, through which cells, in how many blocks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from pydantic import Field
+
+from twolane.config import source
+from twolane.config.cells import parse_cell, parse_size
+from twolane.config.models import Engine, Layout, Model, Models, load_models
+from twolane.config.source import Shape, YamlFile, nearest
+from twolane.errors import QuestionError
+from twolane.records import AnyCell, NeedleCell
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A layout with its knob values; `factor` says what the arm is there to vary."""
+
+    name: str
+    layout: Layout
+    factor: str
+
+
+@dataclass(frozen=True)
+class Campaign:
+    name: str
+    path: Path
+    models: Models
+    model: Model
+    context: int  # --max-model-len of every engine, tokens
+    arms: tuple[Arm, ...]
+    gates: tuple[NeedleCell, ...]
+    greedy: tuple[int, ...]  # prompt lengths whose greedy answers must agree between arms
+    cells: tuple[AnyCell, ...]
+    blocks: int
+    order: Literal["abba", "random"]
+    swap_groups: bool
+    seed: int
+    margin: float
+    start_timeout_s: float
+
+    def resolved(self) -> dict[str, Any]:
+        """Everything that decides what runs, as plain data for run.json."""
+        plain: dict[str, Any] = msgspec.to_builtins(
+            {
+                "name": self.name,
+                "model": {"name": self.model.name, "path": self.model.path},
+                "node": asdict(self.models.node),
+                "context": self.context,
+                "arms": {a.name: {"factor": a.factor, **asdict(a.layout)} for a in self.arms},
+                "gates": self.gates,
+                "greedy": self.greedy,
+                "cells": self.cells,
+                "blocks": self.blocks,
+                "order": self.order,
+                "swap_groups": self.swap_groups,
+                "seed": self.seed,
+                "margin": self.margin,
+            }
+        )
+        return plain
+
+    def digest(self) -> str:
+        """Hash of what runs (not of where the files lie): equal campaigns have equal digests."""
+        plain = self.resolved()
+        for arm in plain["arms"].values():
+            for engine in arm["engines"]:
+                del engine["place"], engine["places"]
+        text = msgspec.json.encode(plain, order="deterministic")
+        return hashlib.sha256(text).hexdigest()[:16]
+
+
+class ArmShape(Shape):
+    layout: str
+    budget: int | None = Field(default=None, ge=1)
+    args: list[str] = []
+    env: dict[str, str | int | float | bool] = {}
+    factor: str = ""
+
+
+class CampaignShape(Shape):
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    models: str
+    model: str
+    context: int | str
+    arms: dict[str, ArmShape] = Field(min_length=1)
+    cells: list[str] = Field(min_length=1)
+    gates: list[str] = []
+    greedy: list[int | str] = []
+    blocks: int = Field(default=1, ge=1)
+    order: Literal["abba", "random"] = "abba"
+    swap_groups: bool = True
+    seed: int = 1
+    margin: float = Field(default=0.03, gt=0, lt=1)
+    start_timeout_s: float = Field(default=900, gt=0)
+
+
+def load_campaign(path: Path) -> Campaign:
+    """Read campaign.yaml and the models.yaml that it names.
+
+    Raises QuestionError or, at the fault's place, ConfigError.
+    """
+    file = source.read(path)
+    shape = file.shaped(CampaignShape)
+    models = load_models(path.parent / shape.models)
+    if shape.model not in models.models:
+        raise file.fault(
+            ("model",), f"no model {shape.model!r} in {models.path}",
+            nearest(shape.model, list(models.models)),
+        )  # fmt: skip
+    model = models.models[shape.model]
+    context = _size(file, ("context",), shape.context)
+    gates = tuple(_gate(file, i, t, context) for i, t in enumerate(shape.gates))
+    greedy = tuple(_size(file, ("greedy", i), s) for i, s in enumerate(shape.greedy))
+    cells = tuple(_cell(file, ("cells", i), t, context) for i, t in enumerate(shape.cells))
+    return Campaign(
+        name=shape.name,
+        path=path,
+        models=models,
+        model=model,
+        context=context,
+        arms=tuple(_arm(file, model, n, a, context) for n, a in shape.arms.items()),
+        gates=gates,
+        greedy=greedy,
+        cells=cells,
+        blocks=shape.blocks,
+        order=shape.order,
+        swap_groups=shape.swap_groups,
+        seed=shape.seed,
+        margin=shape.margin,
+        start_timeout_s=shape.start_timeout_s,
+    )
+
+
+def _size(file: YamlFile, at: tuple[str | int, ...], given: int | str) -> int:
+    try:
+        return parse_size(str(given))
+    except QuestionError as error:
+        raise file.fault(at, error.what, error.remedy) from None
+
+
+def _cell(file: YamlFile, at: tuple[str | int, ...], text: str, context: int) -> AnyCell:
+    try:
+        cell = parse_cell(text)
+    except QuestionError as error:
+        raise file.fault(at, error.what, error.remedy) from None
+    if cell.prompt >= context:
+        raise file.fault(
+            at,
+            f"cell {text!r} needs {cell.prompt} tokens of prompt, context is {context}",
+            "raise context, or shorten the prompt",
+        )
+    return cell
+
+
+def _gate(file: YamlFile, index: int, text: str, context: int) -> NeedleCell:
+    cell = _cell(file, ("gates", index), text, context)
+    if not isinstance(cell, NeedleCell):
+        raise file.fault(("gates", index), f"{text!r} is not a gate", "write e.g. needle 6000")
+    return cell
+
+
+def _arm(file: YamlFile, model: Model, name: str, shape: ArmShape, context: int) -> Arm:
+    at = ("arms", name)
+    if shape.layout not in model.layouts:
+        raise file.fault(
+            (*at, "layout"),
+            f"model {model.name} has no layout {shape.layout!r}",
+            nearest(shape.layout, list(model.layouts)),
+        )
+    knobs = [*shape.args, "--max-model-len", str(context)]
+    places = {"--max-model-len": file.place(("context",))}
+    if shape.budget is not None:
+        knobs += ["--max-num-batched-tokens", str(shape.budget)]
+        places["--max-num-batched-tokens"] = file.place((*at, "budget"))
+    env = {k: str(int(v)) if isinstance(v, bool) else str(v) for k, v in shape.env.items()}
+    layout = model.layouts[shape.layout]
+    engines = tuple(_knobbed(engine, knobs, env, places) for engine in layout.engines)
+    return Arm(name, replace(layout, engines=engines), shape.factor or name)
+
+
+def _knobbed(
+    engine: Engine, knobs: list[str], env: Mapping[str, str], places: Mapping[str, str]
+) -> Engine:
+    return replace(
+        engine,
+        args=(*engine.args, *knobs),
+        env={**engine.env, **env},
+        places={**engine.places, **places},
+    )

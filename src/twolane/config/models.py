@@ -1,0 +1,326 @@
+"""models.yaml: the node's groups, and per model the layouts that engines can run in.
+
+A layout is either one engine (`gpus` or `cores`), several copies of one (`copies`), or a pair
+(`prefill`, `decode`) that names engine layouts. `$GROUP_A` stands for a group of the node.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+import twolane.models.needle
+from twolane.config import source
+from twolane.config.source import Shape, YamlFile, nearest
+
+Platform = Literal["cpu", "gpu"]
+Role = Literal["both", "prefill", "decode"]
+
+# ----------------------------------------------------------------------------- what others use
+
+
+@dataclass(frozen=True)
+class Node:
+    """A host: groups of devices that belong together, GPUs or, without any, CPU cores."""
+
+    platform: Platform
+    groups: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One vLLM server to be: role, group, flags and variables as the user gave them.
+
+    `places` maps an option or variable name to its `file:line:col`.
+    """
+
+    name: str
+    role: Role
+    group: str
+    devices: tuple[int, ...]
+    tp: int
+    args: tuple[str, ...]
+    env: Mapping[str, str]
+    place: str
+    places: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Engines on groups; a split if it has a prefill and a decode side."""
+
+    name: str
+    engines: tuple[Engine, ...]
+
+    @property
+    def split(self) -> bool:
+        return any(e.role == "decode" for e in self.engines)
+
+    def swapped(self, groups: Mapping[str, tuple[str, tuple[int, ...]]]) -> Layout:
+        """The same layout with each engine moved to `groups[its group]` = (name, devices)."""
+        moved = tuple(
+            replace(e, group=groups[e.group][0], devices=groups[e.group][1])
+            if e.group in groups
+            else e
+            for e in self.engines
+        )
+        return replace(self, engines=moved)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model and its layouts. `path` is a folder or a hub name; `name` is what clients ask for."""
+
+    name: str
+    path: str
+    layouts: Mapping[str, Layout]
+
+
+@dataclass(frozen=True)
+class Models:
+    path: Path
+    node: Node
+    models: Mapping[str, Model]
+
+
+# ------------------------------------------------------------------------------ the file's shape
+
+Devices = str | list[int]
+
+
+class NodeShape(Shape):
+    platform: Platform
+    groups: dict[str, list[int]] = Field(min_length=1)
+
+
+class LayoutShape(Shape):
+    gpus: Devices | None = None
+    cores: Devices | None = None
+    tp: int = Field(default=1, ge=1)
+    env: dict[str, str | int | float | bool] = {}
+    args: list[str | int | float] = []
+    copies: str | list[str] | None = None
+    prefill: str | list[str] | None = None
+    decode: str | list[str] | None = None
+
+
+class ModelShape(Shape):
+    path: str
+    args: list[str | int | float] = []
+    env: dict[str, str | int | float | bool] = {}
+    layouts: dict[str, LayoutShape] = Field(min_length=1)
+
+
+class ModelsShape(Shape):
+    node: NodeShape
+    models: dict[str, ModelShape] = Field(min_length=1)
+
+
+# -------------------------------------------------------------------------------------- reading
+
+
+def load_models(path: Path) -> Models:
+    """Read models.yaml. Raises QuestionError or, at the fault's place, ConfigError."""
+    file = source.read(path)
+    _untrim(file)
+    shape = file.shaped(ModelsShape)
+    node = _node(file, shape.node)
+    return Models(
+        path, node, {name: _model(file, node, name, m) for name, m in shape.models.items()}
+    )
+
+
+def _untrim(file: YamlFile) -> None:
+    """Fill layouts that a document trimmed with `...`: the rest is as in the entry above.
+
+    A JSON object after the dots replaces the value of the entry's --kv-transfer-config.
+    """
+    models = file.data.get("models")
+    for model in models.values() if isinstance(models, dict) else ():
+        layouts = model.get("layouts") if isinstance(model, dict) else None
+        before: dict[str, Any] = {}
+        for layout in layouts.values() if isinstance(layouts, dict) else ():
+            if not isinstance(layout, dict):
+                continue
+            for key in [k for k in layout if isinstance(k, str) and k.startswith("...")]:
+                del layout[key]
+                rest = {k: v for k, v in before.items() if k not in layout}
+                layout.update(rest)
+                if connector := key.lstrip(". "):
+                    layout["args"] = [
+                        *_without_connector(rest),
+                        f"--kv-transfer-config {connector}",
+                    ]
+            before = layout
+
+
+def _without_connector(layout: dict[str, Any]) -> list[Any]:
+    args = layout.get("args")
+    kept = args if isinstance(args, list) else []
+    return [a for a in kept if not str(a).startswith("--kv-transfer-config")]
+
+
+def _node(file: YamlFile, shape: NodeShape) -> Node:
+    seen: dict[int, str] = {}
+    for name, devices in shape.groups.items():
+        at = ("node", "groups", name)
+        if not devices:
+            raise file.fault(at, f"group {name} is empty", "list at least one device")
+        for i, device in enumerate(devices):
+            if device < 0 or device in seen:
+                where = f"already in {seen[device]}" if device in seen else "negative"
+                raise file.fault(
+                    (*at, i), f"device {device} of {name} is {where}", "give each device one group"
+                )
+            seen[device] = name
+    return Node(shape.platform, {n: tuple(d) for n, d in shape.groups.items()})
+
+
+def _model(file: YamlFile, node: Node, name: str, shape: ModelShape) -> Model:
+    path = shape.path
+    if path == "builtin:needle":
+        path = str(twolane.models.needle.path())
+    elif path.startswith((".", "/")):
+        folder = (file.path.parent / path).resolve()
+        if not (folder / "config.json").is_file():
+            raise file.fault(
+                ("models", name, "path"),
+                f"model folder {folder} has no config.json",
+                "give a folder with a model's config.json, a hub name, or builtin:needle",
+            )
+        path = str(folder)
+    reader = _LayoutReader(file, node, name, shape)
+    return Model(name, path, {n: reader.layout(n) for n in shape.layouts})
+
+
+@dataclass(frozen=True)
+class _LayoutReader:
+    file: YamlFile
+    node: Node
+    model: str
+    shape: ModelShape
+
+    def at(self, name: str, *more: str | int) -> tuple[str | int, ...]:
+        return ("models", self.model, "layouts", name, *more)
+
+    def layout(self, name: str) -> Layout:
+        shape = self.shape.layouts[name]
+        kinds = {
+            "one engine (gpus or cores)": shape.gpus is not None or shape.cores is not None,
+            "copies": shape.copies is not None,
+            "a pair (prefill and decode)": bool(shape.prefill and shape.decode),
+        }
+        if sum(kinds.values()) != 1 or bool(shape.prefill) != bool(shape.decode):
+            raise self.file.fault(
+                self.at(name),
+                f"layout {name} is {' and '.join(k for k, v in kinds.items() if v) or 'nothing'}",
+                f"make it exactly one of: {', '.join(kinds)}",
+            )
+        engines = tuple(self._members(name, shape))
+        self._refuse_shared_devices(name, engines)
+        return Layout(name, engines)
+
+    def _members(self, name: str, shape: LayoutShape) -> Iterator[Engine]:
+        roles: list[tuple[str, Role, str | list[str] | None]] = [
+            ("copies", "both", shape.copies),
+            ("prefill", "prefill", shape.prefill),
+            ("decode", "decode", shape.decode),
+        ]
+        if shape.gpus is not None or shape.cores is not None:
+            yield self._engine(name, shape, "both")
+        for key, role, members in roles:
+            for member in [members] if isinstance(members, str) else members or []:
+                inner = self.shape.layouts.get(member)
+                if inner is None or (inner.gpus is None and inner.cores is None):
+                    engines = [
+                        n for n, s in self.shape.layouts.items() if (s.gpus or s.cores) is not None
+                    ]
+                    raise self.file.fault(
+                        self.at(name, key),
+                        f"{member!r} is not an engine of model {self.model}",
+                        nearest(member, engines),
+                    )
+                yield self._engine(member, inner, role)
+
+    def _refuse_shared_devices(self, name: str, engines: tuple[Engine, ...]) -> None:
+        taken: dict[int, str] = {}
+        for engine in engines:
+            for device in engine.devices:
+                if device in taken:
+                    raise self.file.fault(
+                        self.at(name),
+                        f"device {device} is held by {taken[device]} and {engine.name}",
+                        "two engines of a layout never share a device: use another group",
+                    )
+                taken[device] = engine.name
+
+    def _engine(self, name: str, shape: LayoutShape, role: Role) -> Engine:
+        key = "gpus" if self.node.platform == "gpu" else "cores"
+        given = shape.gpus if key == "gpus" else shape.cores
+        if given is None or (shape.gpus is not None and shape.cores is not None):
+            raise self.file.fault(
+                self.at(name),
+                f"layout {name} does not say {key} alone, but node.platform is "
+                f"{self.node.platform}",
+                f"say {key}: $GROUP",
+            )
+        group, devices = self._devices(name, key, given)
+        if len(devices) % shape.tp and self.node.platform == "gpu":
+            raise self.file.fault(
+                self.at(name, "tp"),
+                f"tp {shape.tp} does not divide the {len(devices)} devices of {group}",
+                f"use a divisor of {len(devices)}, or another group",
+            )
+        env = {k: _text(v) for k, v in {**self.shape.env, **shape.env}.items()}
+        args = tuple(_words([*self.shape.args, *shape.args]))
+        return Engine(
+            name, role, group, devices, shape.tp, args, env,
+            self.file.place(self.at(name)), self._places(name, shape),
+        )  # fmt: skip
+
+    def _devices(self, name: str, key: str, given: Devices) -> tuple[str, tuple[int, ...]]:
+        if isinstance(given, list):
+            for group, devices in self.node.groups.items():
+                if list(devices) == given:
+                    return group, devices
+            return ",".join(map(str, given)), tuple(given)
+        group = given.removeprefix("$")
+        if not given.startswith("$") or group not in self.node.groups:
+            raise self.file.fault(
+                self.at(name, key),
+                f"{given!r} is not a group of the node",
+                nearest(given, [f"${g}" for g in self.node.groups]),
+            )
+        return group, self.node.groups[group]
+
+    def _places(self, name: str, shape: LayoutShape) -> dict[str, str]:
+        places: dict[str, str] = {}
+        for prefix, args, env in (
+            (("models", self.model), self.shape.args, self.shape.env),
+            (self.at(name), shape.args, shape.env),
+        ):
+            for i, arg in enumerate(args):
+                flag = str(arg).split("=")[0].split(" ")[0]
+                places[flag] = self.file.place((*prefix, "args", i))
+            for variable in env:
+                places[variable] = self.file.place((*prefix, "env", variable))
+        return places
+
+
+def _text(value: str | int | float | bool) -> str:
+    """An environment value as text; YAML's true is vLLM's 1."""
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _words(args: list[str | int | float]) -> Iterator[str]:
+    """Arguments as the engine gets them: `--flag value` in one item is two words."""
+    for arg in args:
+        if isinstance(arg, str) and arg.startswith("--"):
+            yield from shlex.split(arg)
+        else:
+            yield str(arg)

@@ -1,0 +1,189 @@
+"""A YAML file whose every value knows its line and column.
+
+Rules of this file: it knows YAML and positions, not what twolane's keys mean. Shapes are pydantic
+models; a validation error becomes a ConfigError at the value (or key) that caused it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from twolane.errors import ConfigError, QuestionError
+
+Path_ = tuple[str | int, ...]  # keys and indices from the document's root to a value
+M = TypeVar("M", bound="Shape")
+
+
+class Shape(BaseModel):
+    """Base of every file shape: frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+# People paste `--flag '{"a": 1}'` into flow lists, as the documents of the field print it. YAML
+# ends a plain scalar at `{`. Each character that would end it is exchanged for a private-use one
+# before parsing and back afterwards, one for one, so that every column stays true.
+_JSON_IN_FLOW = re.compile(r"(?:--[\w.-]+|\.\.\.)[ =]+'\{[^'\n]*\}'")
+_UNSAFE = "{}[],:'\"#"
+_HIDE = {ord(c): 0xE000 + i for i, c in enumerate(_UNSAFE)}
+_SHOW = {0xE000 + i: c for i, c in enumerate(_UNSAFE)}
+
+
+def _hide_json(line: str) -> str:
+    if line.lstrip().startswith("#"):
+        return line
+    in_flow = "[" in line or "{" in line.split("'{", 1)[0]
+    return _JSON_IN_FLOW.sub(lambda m: m.group().translate(_HIDE), line) if in_flow else line
+
+
+def _shown(node: Any) -> Any:
+    """Plain Python values of a parsed node, hidden characters restored."""
+    if isinstance(node, Mapping):
+        return {_shown(k): _shown(v) for k, v in node.items()}
+    if isinstance(node, Sequence) and not isinstance(node, str | bytes):
+        return [_shown(v) for v in node]
+    if isinstance(node, str):
+        return str(node).translate(_SHOW)
+    return node
+
+
+@dataclass(frozen=True)
+class YamlFile:
+    """A parsed file: `data` in plain values, `root` with positions."""
+
+    path: Path
+    data: Any
+    root: Any
+
+    def place(self, at: Path_ = ()) -> str:
+        """`file:line:col`, both from 1, of the value at `at`, or of the nearest thing above it."""
+        line, column = _position(self.root, at)
+        return f"{self.path}:{line + 1}:{column + 1}"
+
+    def fault(self, at: Path_, what: str, remedy: str) -> ConfigError:
+        return ConfigError(what, place=self.place(at), remedy=remedy)
+
+    def shaped(self, shape: type[M]) -> M:
+        """The file as `shape`.
+
+        Raises ConfigError at the first faulty value; further ones are counted in the remedy.
+        """
+        try:
+            return shape.model_validate(self.data)
+        except ValidationError as error:
+            raise self._first_fault(error, shape) from None
+
+    def _first_fault(self, error: ValidationError, shape: type[Shape]) -> ConfigError:
+        faults = error.errors(include_url=False, include_context=False)
+        fault = faults[0]
+        at: Path_ = tuple(fault["loc"])
+        more = f" ({len(faults) - 1} more after this one)" if len(faults) > 1 else ""
+        name = ".".join(str(p) for p in at) or "the file"
+        if fault["type"] == "extra_forbidden":
+            known = known_keys(shape, at[:-1])
+            return self.fault(
+                at, f"unknown key {at[-1]!r} in {name!r}", nearest(str(at[-1]), known) + more
+            )
+        if fault["type"] == "missing":
+            return self.fault(at, f"{name!r} is missing", f"add the key {at[-1]!r}{more}")
+        got = fault.get("input")
+        return self.fault(at, f"{name!r} is {got!r}: {fault['msg']}", f"correct this value{more}")
+
+
+def _position(root: Any, at: Path_) -> tuple[int, int]:
+    line, column, node = 0, 0, root
+    for step in at:
+        try:
+            if isinstance(node, CommentedMap):
+                key = next(k for k in node if _shown(k) == step)
+                line, column = node.lc.value(key) if node[key] is not None else node.lc.key(key)
+                node = node[key]
+            elif isinstance(node, CommentedSeq) and isinstance(step, int):
+                line, column = node.lc.item(step)
+                node = node[step]
+            else:
+                break
+        except (KeyError, IndexError, StopIteration, AttributeError):
+            break
+    return line, column
+
+
+def known_keys(shape: type[Shape], at: Path_) -> list[str]:
+    """The keys that `shape` knows at the mapping `at`, for naming the nearest one."""
+    here: Any = shape
+    for step in at:
+        field = here.model_fields.get(str(step)) if _is_shape(here) else None
+        here = field.annotation if field else here
+        while not _is_shape(here):
+            inner = [a for a in getattr(here, "__args__", ()) if a is not type(None)]
+            if not inner:
+                return []
+            here = inner[-1]
+    return sorted(here.model_fields) if _is_shape(here) else []
+
+
+def _is_shape(thing: Any) -> bool:
+    return isinstance(thing, type) and issubclass(thing, Shape)
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """A remedy that names the known word nearest to `word`."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"known here: {', '.join(known)}" if known else "remove it"
+
+
+def read(path: Path) -> YamlFile:
+    """Parse `path`.
+
+    Raises QuestionError if it cannot be read, ConfigError at the place of a YAML fault or of a
+    duplicate key.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise QuestionError(
+            "no such file", place=str(path), remedy="check the path, or start from configs/"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise QuestionError(
+            f"cannot be read: {error}", place=str(path), remedy="give a readable UTF-8 file"
+        ) from None
+    return parse(text, path)
+
+
+def parse(text: str, path: Path) -> YamlFile:
+    """Parse YAML `text`; `path` is for the places of faults. Raises as `read` does."""
+    yaml = YAML(typ="rt")
+    yaml.allow_duplicate_keys = False
+    try:
+        root = yaml.load("\n".join(_hide_json(line) for line in text.split("\n")))
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        what = str(error.problem or error.context).translate(_SHOW)
+        remedy = "keep one of the two" if "duplicate" in what else "correct the YAML here"
+        raise ConfigError(what.splitlines()[0], place=place, remedy=remedy) from None
+    except (YAMLError, ValueError, RecursionError) as error:
+        # A character that YAML forbids, or nesting past any sense, carries no mark.
+        raise ConfigError(
+            f"not YAML: {str(error).splitlines()[0]}",
+            place=f"{path}:1:1",
+            remedy="save it as plain UTF-8 YAML",
+        ) from None
+    if not isinstance(root, CommentedMap):
+        raise ConfigError(
+            "not a mapping of keys", place=f"{path}:1:1", remedy="see configs/ for the shape"
+        )
+    return YamlFile(path, _shown(root), root)

@@ -1,0 +1,172 @@
+"""The engines of one layout: started together, awaited, watched, stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from twolane.clock import NS, now_ns
+from twolane.config import Layout, Model
+from twolane.config.models import Platform
+from twolane.engines import metrics, ports
+from twolane.engines.launch import Launch, launches
+from twolane.engines.process import Process, tail
+from twolane.errors import AnswerError, EngineError
+from twolane.records import EngineMeta
+
+Told = Callable[[str], None]
+_RETRY_S = 0.25
+
+
+@dataclass
+class Running:
+    """One started engine."""
+
+    launch: Launch
+    process: Process
+    ready_s: float | None = None
+    kv_tokens: int | None = None
+    block_size: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.launch.engine.name
+
+    def meta(self) -> EngineMeta:
+        """What run.json says of it, as of now."""
+        engine = self.launch.engine
+        return EngineMeta(
+            name=engine.name, role=engine.role, group=engine.group, devices=list(engine.devices),
+            url=self.launch.url, argv=list(self.launch.argv), env=dict(self.launch.env),
+            log=self.process.log.name, pid=self.process.pid,
+            side_channel_port=self.launch.side_channel_port, ready_s=self.ready_s,
+            kv_tokens=self.kv_tokens, block_size=self.block_size, exit_code=self.process.code,
+        )  # fmt: skip
+
+
+class Fleet:
+    """All engines of a layout. Use `start` and, whatever happens, `stop`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.engines: list[Running] = []
+
+    async def start(
+        self, model: Model, layout: Layout, platform: Platform, *, timeout_s: float, told: Told
+    ) -> None:
+        """Start every engine and return when all answer /health.
+
+        Raises EngineError, with the log's tail, for the first that dies or is not ready within
+        `timeout_s`; the caller stops the rest with `stop`.
+        """
+        for launch in launches(model, layout, platform):
+            process = await Process.start(
+                launch.engine.name,
+                launch.argv,
+                env=launch.env,
+                log=self.folder / f"{launch.engine.name}.log",
+                cores=launch.engine.devices if platform == "cpu" else (),
+            )
+            self.engines.append(Running(launch, process))
+        await _first_failure_wins(self._ready(engine, timeout_s, told) for engine in self.engines)
+
+    async def _ready(self, engine: Running, timeout_s: float, told: Told) -> None:
+        began = now_ns()
+        while not await asyncio.to_thread(_healthy, engine.launch.url):
+            waited = (now_ns() - began) / NS
+            if engine.process.code is not None:
+                raise self._dead(engine, f"engine {engine.name} died during start-up")
+            if waited > timeout_s:
+                raise EngineError(
+                    f"engine {engine.name} is not ready after {waited:.0f} s",
+                    place=str(engine.process.log),
+                    remedy="read the log's last lines; raise start_timeout_s if it was still "
+                    "loading",
+                    log_tail=tail(engine.process.log),
+                )
+            await asyncio.sleep(_RETRY_S)
+        engine.ready_s = round((now_ns() - began) / NS, 2)
+        config = metrics.cache_config(await asyncio.to_thread(metrics.scrape, engine.launch.url))
+        engine.kv_tokens = _whole(config.get("kv_cache_size_tokens"))
+        engine.block_size = _whole(config.get("block_size"))
+        told(f"{engine.name} ready after {engine.ready_s:.0f} s")
+
+    def _dead(self, engine: Running, what: str) -> EngineError:
+        return EngineError(
+            f"{what} (exit code {engine.process.code})",
+            place=str(engine.process.log),
+            remedy="the cause is usually the first ERROR line of its log",
+            log_tail=tail(engine.process.log),
+        )
+
+    async def watch(self) -> None:
+        """Return never; raises EngineError as soon as an engine ends."""
+        ends = {asyncio.create_task(e.process.wait()): e for e in self.engines}
+        try:
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in ends:
+                task.cancel()
+        engine = ends[done.pop()]
+        raise self._dead(engine, f"engine {engine.name} died in the middle of a run")
+
+    async def reset_caches(self) -> list[str]:
+        """Empty every prefix cache; names of the engines that did not confirm it."""
+        answers = await asyncio.gather(
+            *(asyncio.to_thread(_reset_cache, e.launch.url) for e in self.engines)
+        )
+        return [e.name for e, ok in zip(self.engines, answers, strict=True) if not ok]
+
+    async def stop(self) -> None:
+        """End every tree, then prove it: raises AnswerError if a port is still held."""
+        await asyncio.gather(*(e.process.stop() for e in self.engines))
+        held = [
+            f"{e.name}:{port}"
+            for e in self.engines
+            for port in (e.launch.port, e.launch.side_channel_port)
+            if port is not None and not ports.is_free(port)
+        ]
+        if held:
+            raise AnswerError(
+                f"ports still held after the stop: {', '.join(held)}",
+                place="127.0.0.1",
+                remedy="find the holder with `ss -ltnp`; twolane's own processes are gone",
+            )
+
+
+async def _first_failure_wins(coroutines: object) -> None:
+    """Await all; on the first exception cancel the others and raise it bare."""
+    tasks = [asyncio.ensure_future(c) for c in coroutines]  # type: ignore[attr-defined]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def _reset_cache(url: str) -> bool:
+    """Whether the engine confirmed the reset; it answers 200 with `false` when it did not."""
+    request = urllib.request.Request(f"{url}/reset_prefix_cache", method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            body = answer.read()
+    except (OSError, urllib.error.URLError):
+        return False
+    return b"false" not in body.lower()
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None
