@@ -1,0 +1,184 @@
+"""The server half of HTTP/1.1: bytes in, whole requests out.
+
+Rules of this file: no sockets. A request is handed out only when it is complete, and it was
+either understood in one way or refused: what two parsers could frame differently (both
+Content-Length and Transfer-Encoding, repeated or signed lengths, bare line feeds, folded
+headers, chunked over HTTP/1.0, upgrades) is an error after which the connection must close.
+Everything a peer can make us hold is limited.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import httptools
+
+from twolane.wire.http1 import Headers
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bytes a client may make us hold. A million token ids as JSON are about 7 MB."""
+
+    target: int = 8 * 1024
+    head: int = 64 * 1024
+    body: int = 64 * 1024 * 1024
+    pipelined: int = 16  # requests that wait for the answers before theirs
+
+
+class BadRequestError(Exception):
+    """The connection must be closed after answering `status`."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@dataclass(slots=True)
+class Request:
+    """One complete request. Header names are lower-case; `target` is the path with its query."""
+
+    method: str
+    target: str
+    headers: Headers
+    keep_alive: bool
+    http10: bool
+    body: bytes = b""
+
+    @property
+    def path(self) -> str:
+        return self.target.partition("?")[0]
+
+    def header(self, name: bytes) -> str | None:
+        """The first header of that name, as text."""
+        for key, value in self.headers:
+            if key == name:
+                return value.decode("latin-1")
+        return None
+
+
+@dataclass(slots=True)
+class _Draft:
+    target: bytes = b""
+    headers: Headers = field(default_factory=list)
+    head_bytes: int = 0
+    body: list[bytes] = field(default_factory=list)
+    body_bytes: int = 0
+    complete_head: bool = False
+
+
+class RequestParser:
+    """Feed bytes, take requests. After a BadRequestError nothing more may be fed."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._parser = httptools.HttpRequestParser(self)
+        self._draft = _Draft()
+        self._since_progress = 0
+        self._requests: list[Request] = []
+        self._wants_continue = False
+
+    def feed(self, data: bytes) -> list[Request]:
+        """The requests that `data` completes.
+
+        Raises BadRequestError, whose requests before the fault are lost with the connection.
+        """
+        self._since_progress += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            raise BadRequestError(400, "upgrades and CONNECT are not supported") from None
+        except httptools.HttpParserError as error:
+            if isinstance(error.__context__, BadRequestError):
+                raise error.__context__ from None
+            raise BadRequestError(400, f"not a valid HTTP/1.1 request: {error}") from None
+        if self._since_progress > self._limits.head:
+            raise self._too_long()
+        requests, self._requests = self._requests, []
+        return requests
+
+    def take_continue(self) -> bool:
+        """True once, when the client waits for `100 Continue` before it sends its body."""
+        wants, self._wants_continue = self._wants_continue, False
+        return wants
+
+    @property
+    def idle(self) -> bool:
+        """Whether no byte of an unfinished request is held."""
+        return not self._since_progress and not self._draft.complete_head
+
+    def _too_long(self) -> BadRequestError:
+        if not self._draft.head_bytes and not self._draft.complete_head:
+            return BadRequestError(414, f"request target exceeds {self._limits.target} bytes")
+        return BadRequestError(431, f"request headers exceed {self._limits.head} bytes")
+
+    # ---------------------------------------------------------------------- httptools' calls
+
+    def on_message_begin(self) -> None:
+        self._draft = _Draft()
+
+    def on_url(self, piece: bytes) -> None:
+        self._draft.target += piece
+        if len(self._draft.target) > self._limits.target:
+            raise BadRequestError(414, f"request target exceeds {self._limits.target} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        draft = self._draft
+        draft.head_bytes += len(name) + len(value)
+        if draft.head_bytes > self._limits.head:
+            raise BadRequestError(431, f"request headers exceed {self._limits.head} bytes")
+        if not draft.complete_head:  # what comes later is a trailer, which nobody here trusts
+            draft.headers.append((name.lower(), value.strip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        self._since_progress = 0
+        draft = self._draft
+        draft.complete_head = True
+        self._refuse_ambiguity(draft.headers)
+        length = _content_length(draft.headers)
+        if length > self._limits.body:
+            raise BadRequestError(413, f"request body exceeds {self._limits.body} bytes")
+        expect = [value.lower() for name, value in draft.headers if name == b"expect"]
+        self._wants_continue = expect == [b"100-continue"]
+
+    def _refuse_ambiguity(self, headers: Headers) -> None:
+        names = [name for name, _ in headers]
+        version = self._parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            raise BadRequestError(505, f"HTTP/{version} is not supported")
+        if version == "1.0" and b"transfer-encoding" in names:
+            raise BadRequestError(400, "Transfer-Encoding needs HTTP/1.1")
+        hosts = names.count(b"host")
+        if hosts > 1 or (version == "1.1" and not hosts):
+            raise BadRequestError(400, "exactly one Host header is needed")
+
+    def on_body(self, data: bytes) -> None:
+        self._since_progress = 0
+        draft = self._draft
+        draft.body_bytes += len(data)
+        if draft.body_bytes > self._limits.body:
+            raise BadRequestError(413, f"request body exceeds {self._limits.body} bytes")
+        draft.body.append(data)
+
+    def on_message_complete(self) -> None:
+        self._since_progress = 0
+        self._wants_continue = False
+        draft, self._draft = self._draft, _Draft()
+        self._requests.append(
+            Request(
+                self._parser.get_method().decode("latin-1"),
+                draft.target.decode("latin-1"),
+                draft.headers,
+                self._parser.should_keep_alive(),
+                self._parser.get_http_version() == "1.0",
+                b"".join(draft.body),
+            )
+        )
+
+
+def _content_length(headers: Headers) -> int:
+    for name, value in headers:
+        if name == b"content-length":
+            return int(value)
+    return 0
