@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import urllib.error
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from twolane.clock import NS, now_ns
 from twolane.config import Layout, Model
 from twolane.config.models import Platform
-from twolane.engines import metrics, ports
+from twolane.engines import http, metrics, ports
+from twolane.engines.front import Front
 from twolane.engines.launch import Launch, launches
 from twolane.engines.process import Process, tail
 from twolane.errors import AnswerError, EngineError
@@ -54,11 +53,21 @@ class Fleet:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.engines: list[Running] = []
+        self.front: Front | None = None
 
     async def start(
-        self, model: Model, layout: Layout, platform: Platform, *, timeout_s: float, told: Told
+        self,
+        model: Model,
+        layout: Layout,
+        platform: Platform,
+        *,
+        timeout_s: float,
+        told: Told,
+        port: int = 0,
     ) -> None:
-        """Start every engine and return when all answer /health.
+        """Start every engine, then the router; return when all answer /health.
+
+        `port` is the router's, 0 for a free one.
 
         Raises EngineError, with the log's tail, for the first that dies or is not ready within
         `timeout_s`; the caller stops the rest with `stop`.
@@ -73,13 +82,15 @@ class Fleet:
             )
             self.engines.append(Running(launch, process))
         await _first_failure_wins(self._ready(engine, timeout_s, told) for engine in self.engines)
+        urls = [engine.launch.url for engine in self.engines]
+        self.front = await Front.start(layout, urls, self.folder, port=port)
 
     async def _ready(self, engine: Running, timeout_s: float, told: Told) -> None:
         began = now_ns()
-        while not await asyncio.to_thread(_healthy, engine.launch.url):
+        while not await asyncio.to_thread(http.healthy, engine.launch.url):
             waited = (now_ns() - began) / NS
             if engine.process.code is not None:
-                raise self._dead(engine, f"engine {engine.name} died during start-up")
+                raise _dead(engine.process, f"engine {engine.name} died during start-up")
             if waited > timeout_s:
                 raise EngineError(
                     f"engine {engine.name} is not ready after {waited:.0f} s",
@@ -95,34 +106,30 @@ class Fleet:
         engine.block_size = _whole(config.get("block_size"))
         told(f"{engine.name} ready after {engine.ready_s:.0f} s")
 
-    def _dead(self, engine: Running, what: str) -> EngineError:
-        return EngineError(
-            f"{what} (exit code {engine.process.code})",
-            place=str(engine.process.log),
-            remedy="the cause is usually the first ERROR line of its log",
-            log_tail=tail(engine.process.log),
-        )
-
     async def watch(self) -> None:
-        """Return never; raises EngineError as soon as an engine ends."""
-        ends = {asyncio.create_task(e.process.wait()): e for e in self.engines}
+        """Return never; raises EngineError as soon as an engine or the router ends."""
+        processes = [e.process for e in self.engines]
+        processes += [self.front.process] if self.front else []
+        ends = {asyncio.create_task(p.wait()): p for p in processes}
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in ends:
                 task.cancel()
-        engine = ends[done.pop()]
-        raise self._dead(engine, f"engine {engine.name} died in the middle of a run")
+        process = ends[done.pop()]
+        raise _dead(process, f"{process.name} died in the middle of a run")
 
     async def reset_caches(self) -> list[str]:
         """Empty every prefix cache; names of the engines that did not confirm it."""
         answers = await asyncio.gather(
-            *(asyncio.to_thread(_reset_cache, e.launch.url) for e in self.engines)
+            *(asyncio.to_thread(http.reset_prefix_cache, e.launch.url) for e in self.engines)
         )
         return [e.name for e, ok in zip(self.engines, answers, strict=True) if not ok]
 
     async def stop(self) -> None:
         """End every tree, then prove it: raises AnswerError if a port is still held."""
+        if self.front is not None:
+            await self.front.process.stop()
         await asyncio.gather(*(e.process.stop() for e in self.engines))
         held = [
             f"{e.name}:{port}"
@@ -138,9 +145,9 @@ class Fleet:
             )
 
 
-async def _first_failure_wins(coroutines: object) -> None:
+async def _first_failure_wins(coroutines: Iterable[Coroutine[None, None, None]]) -> None:
     """Await all; on the first exception cancel the others and raise it bare."""
-    tasks = [asyncio.ensure_future(c) for c in coroutines]  # type: ignore[attr-defined]
+    tasks = [asyncio.create_task(c) for c in coroutines]
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -149,23 +156,13 @@ async def _first_failure_wins(coroutines: object) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _healthy(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False
-
-
-def _reset_cache(url: str) -> bool:
-    """Whether the engine confirmed the reset; it answers 200 with `false` when it did not."""
-    request = urllib.request.Request(f"{url}/reset_prefix_cache", method="POST")
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            body = answer.read()
-    except (OSError, urllib.error.URLError):
-        return False
-    return b"false" not in body.lower()
+def _dead(process: Process, what: str) -> EngineError:
+    return EngineError(
+        f"{what} (exit code {process.code})",
+        place=str(process.log),
+        remedy="the cause is usually the first ERROR line of its log",
+        log_tail=tail(process.log),
+    )
 
 
 def _whole(text: str | None) -> int | None:

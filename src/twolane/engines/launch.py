@@ -88,18 +88,15 @@ def argv(model: Model, engine: Engine, platform: Platform, port: int) -> list[st
     if platform == "gpu":
         wanted.append(("--tensor-parallel-size", str(engine.tp)))
     if engine.role != "both":
-        wanted.append(("--kv-transfer-config", json.dumps(_connector(engine, platform))))
+        wanted.append(("--kv-transfer-config", json.dumps(_connector(engine))))
     for flag, value in wanted:
         if not given(engine.args, flag):
             command += [flag] if value is None else [flag, value]
     return [*command, *engine.args]
 
 
-def _connector(engine: Engine, platform: Platform) -> dict[str, str]:
-    config = {"kv_connector": "NixlConnector", "kv_role": _ROLES[engine.role]}
-    if platform == "cpu":
-        config["kv_buffer_device"] = "cpu"
-    return config
+def _connector(engine: Engine) -> dict[str, str]:
+    return {"kv_connector": "NixlConnector", "kv_role": _ROLES[engine.role]}
 
 
 def given(args: Sequence[str], flag: str) -> bool:

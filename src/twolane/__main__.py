@@ -1,0 +1,5 @@
+"""`python -m twolane` is `twolane`."""
+
+from twolane.cli import main
+
+main()
