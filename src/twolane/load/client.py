@@ -1,0 +1,354 @@
+"""One streamed request: prompt in, `records.Request` out.
+
+Rules of this file: the body is bytes before the clock starts, an event is decoded once, into
+a typed struct, and the only time that counts is the stamp of the socket read it arrived in. An
+event counts if the server says that it carried tokens; where the server does not count, an event
+with text counts as one token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from twolane import clock
+from twolane.load.orders import Ask, Target
+from twolane.records import EngineTimes, Ledger, Request
+from twolane.wire.http1 import request_head
+from twolane.wire.sse import SseParser
+
+STOPPED: Final = "stopped_by_client"
+LEDGER_MARK: Final = b"twolane-ledger "
+MOST_OF_AN_ERROR: Final = 2000  # bytes of a refusal that are kept: its message, not its page
+
+# ------------------------------------------------------------------------------------ the body
+
+
+class _StreamOptions(msgspec.Struct, frozen=True):
+    include_usage: bool = True
+    continuous_usage_stats: bool = True
+
+
+class _Message(msgspec.Struct, frozen=True):
+    role: str
+    content: str
+
+
+class _Body(msgspec.Struct, frozen=True, kw_only=True):
+    model: str
+    max_tokens: int
+    ignore_eos: bool
+    temperature: float = 0.0
+    stream: bool = True
+    stream_options: _StreamOptions = _StreamOptions()
+
+
+class _Completion(_Body, frozen=True, kw_only=True):
+    prompt: str
+
+
+class _Chat(_Body, frozen=True, kw_only=True):
+    messages: list[_Message]
+
+
+PATHS: Final = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+
+
+def body_of(ask: Ask, target: Target, prompt: str) -> bytes:
+    """The JSON of one request; a million tokens take about a millisecond."""
+    if target.endpoint == "chat":
+        return msgspec.json.encode(
+            _Chat(
+                model=target.model,
+                max_tokens=ask.output,
+                ignore_eos=ask.ignore_eos,
+                messages=[_Message("user", prompt)],
+            )
+        )
+    return msgspec.json.encode(
+        _Completion(
+            model=target.model,
+            max_tokens=ask.output,
+            ignore_eos=ask.ignore_eos,
+            prompt=prompt,
+        )
+    )
+
+
+def head_of(ask: Ask, target: Target, length: int) -> bytes:
+    headers = (
+        ("Content-Type", "application/json"),
+        ("Accept", "text/event-stream"),
+        ("X-Request-Id", ask.id),
+        ("X-Twolane-Ledger", "1"),
+    )
+    host = f"{target.host}:{target.port}"
+    return request_head("POST", PATHS[target.endpoint], host, headers, length)
+
+
+# ---------------------------------------------------------------------------------- the events
+
+
+class _Delta(msgspec.Struct, frozen=True):
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: msgspec.Raw | None = None
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    text: str | None = None
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _PromptDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _PromptDetails | None = None
+
+
+class _Metrics(msgspec.Struct, frozen=True):
+    queue_time_ms: float | None = None
+    time_to_first_token_ms: float | None = None
+
+
+class _Chunk(msgspec.Struct, frozen=True):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    metrics: _Metrics | None = None
+    error: Any = None
+
+
+_chunk = msgspec.json.Decoder(_Chunk).decode
+_ledger = msgspec.json.Decoder(Ledger).decode
+
+
+class Stream:
+    """Collects one answer; a `wire.http1.ResponseSink`.
+
+    `on_first` hears the stamp of the first token event, `on_done` the finished record, once.
+    """
+
+    __slots__ = (
+        "_done_mark",
+        "_error",
+        "_finish_reason",
+        "_first_ns",
+        "_gaps_ns",
+        "_ledger",
+        "_metrics",
+        "_on_done",
+        "_on_first",
+        "_parser",
+        "_refusal",
+        "_text",
+        "_tokens",
+        "_usage",
+        "_worker",
+        "ask",
+        "counted",
+        "due_ns",
+        "last_ns",
+        "send_ns",
+        "status",
+    )
+
+    def __init__(
+        self,
+        ask: Ask,
+        on_done: Callable[[Request], None],
+        on_first: Callable[[int], None] | None = None,
+        *,
+        worker: int = 0,
+        due_ns: int = 0,
+    ) -> None:
+        self.ask = ask
+        self._worker = worker
+        self._on_first = on_first
+        self._on_done: Callable[[Request], None] | None = on_done
+        self._parser = SseParser(self._comment)
+        self._first_ns: int | None = None
+        self._gaps_ns: list[int] = []
+        self._tokens: list[int] = []
+        self._text: list[str] = []
+        self._refusal = b""
+        self._done_mark = False
+        self._error: str | None = None
+        self._finish_reason: str | None = None
+        self._usage: _Usage | None = None
+        self._metrics: _Metrics | None = None
+        self._ledger: Ledger | None = None
+        self.counted = 0
+        """Tokens received so far."""
+        self.status = 0
+        self.due_ns = due_ns
+        self.send_ns = due_ns
+        self.last_ns: int | None = None
+
+    # ---------------------------------------------------------------- what the wire calls
+
+    def on_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.status = status
+
+    def on_body(self, data: bytes, stamp_ns: int) -> None:
+        if self.status != 200:
+            self._refusal = (self._refusal + data)[:MOST_OF_AN_ERROR]
+            return
+        for payload in self._parser.feed(data):
+            if payload == b"[DONE]":
+                self._done_mark = True
+            else:
+                self._event(payload, stamp_ns)
+
+    def on_end(self, stamp_ns: int) -> None:
+        self.finish(self._fault(), stamp_ns)
+
+    def on_lost(self, error: Exception | None, stamp_ns: int) -> None:
+        why = repr(error) if error is not None else "closed by the server"
+        self.finish(self._error or f"connection lost after {self.counted} tokens: {why}", stamp_ns)
+
+    # ----------------------------------------------------------------------------- inside
+
+    def _event(self, payload: bytes, stamp_ns: int) -> None:
+        try:
+            chunk = _chunk(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._error = self._error or f"unreadable event {payload[:80]!r}: {error}"
+            return
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        if chunk.choices:
+            self._choice(chunk.choices[0], chunk.usage, stamp_ns)
+        if chunk.metrics is not None:
+            self._metrics = chunk.metrics
+        if chunk.error is not None:
+            self._error = self._error or f"error in the stream: {_message(chunk.error)}"
+
+    def _choice(self, choice: _Choice, usage: _Usage | None, stamp_ns: int) -> None:
+        if usage is not None:
+            tokens = usage.completion_tokens - self.counted
+        else:
+            tokens = 1 if _carries(choice) else 0
+        if tokens > 0:
+            self._arrived(tokens, stamp_ns)
+        if choice.finish_reason is not None:
+            self._finish_reason = choice.finish_reason
+        if self.ask.keep_text:
+            self._text.append(_text_of(choice))
+
+    def _arrived(self, tokens: int, stamp_ns: int) -> None:
+        self.counted += tokens
+        self._tokens.append(tokens)
+        if self.last_ns is not None:
+            self._gaps_ns.append(stamp_ns - self.last_ns)
+        else:
+            self._first_ns = stamp_ns
+            if self._on_first is not None:
+                self._on_first(stamp_ns)
+        self.last_ns = stamp_ns
+
+    def _comment(self, line: bytes) -> None:
+        if line.startswith(LEDGER_MARK):
+            try:
+                self._ledger = _ledger(line[len(LEDGER_MARK) :])
+            except msgspec.DecodeError as error:
+                self._error = self._error or f"unreadable ledger {line[:200]!r}: {error}"
+
+    def _fault(self) -> str | None:
+        if self.status != 200:
+            return f"HTTP {self.status}: {_refusal(self._refusal)}"
+        if self._error is not None:
+            return self._error
+        if not self._done_mark and self._finish_reason is None:
+            return f"the stream ended after {self.counted} tokens without saying why"
+        return None if self.counted else "the answer held no token"
+
+    # ------------------------------------------------------------------------------- ends
+
+    def stop(self) -> None:
+        """The client ended the stream on purpose; what came so far is its record."""
+        self._finish_reason = STOPPED
+        self.finish(None, clock.now_ns())
+
+    def finish(self, error: str | None, stamp_ns: int) -> None:
+        """Hand over the record, the first time only."""
+        on_done, self._on_done = self._on_done, None
+        if on_done is not None:
+            on_done(self._record(error, stamp_ns))
+
+    def _record(self, error: str | None, end_ns: int) -> Request:
+        ask, usage = self.ask, self._usage
+        details = usage.prompt_tokens_details if usage else None
+        return Request(
+            id=ask.id,
+            cell=ask.cell,
+            role=ask.role,
+            index=ask.index,
+            shot=ask.shot,
+            worker=self._worker,
+            prompt_asked=ask.prompt,
+            output_asked=ask.output,
+            send_ns=self.send_ns,
+            due_ns=self.due_ns,
+            status=self.status,
+            first_ns=self._first_ns,
+            last_ns=self.last_ns,
+            end_ns=end_ns,
+            prompt_tokens=usage.prompt_tokens if usage else None,
+            cached_tokens=details.cached_tokens if details else None,
+            output_tokens=max(self.counted, usage.completion_tokens if usage else 0),
+            finish_reason=self._finish_reason,
+            error=error,
+            engine_times=self._engine_times(),
+            ledger=self._ledger,
+            text="".join(self._text) if ask.keep_text else None,
+            gaps_ns=self._gaps_ns,
+            tokens=[] if self.counted == len(self._tokens) else self._tokens,
+        )
+
+    def _engine_times(self) -> EngineTimes | None:
+        metrics, usage = self._metrics, self._usage
+        if metrics is None:
+            return None
+        details = usage.prompt_tokens_details if usage else None
+        return EngineTimes(
+            queue_ms=metrics.queue_time_ms,
+            first_token_ms=metrics.time_to_first_token_ms,
+            cached_tokens=details.cached_tokens if details else None,
+        )
+
+
+def _carries(choice: _Choice) -> bool:
+    if choice.text:
+        return True
+    delta = choice.delta
+    return delta is not None and bool(
+        delta.content or delta.reasoning or delta.reasoning_content or delta.tool_calls
+    )
+
+
+def _text_of(choice: _Choice) -> str:
+    if choice.text is not None:
+        return choice.text
+    return (choice.delta.content or "") if choice.delta is not None else ""
+
+
+def _message(error: Any) -> str:
+    return str(error.get("message", error)) if isinstance(error, dict) else str(error)
+
+
+def _refusal(body: bytes) -> str:
+    """What an error answer says, without its JSON where it has some."""
+    try:
+        told = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return body.decode("utf-8", "replace").strip() or "empty body"
+    inner = told.get("error", told) if isinstance(told, dict) else told
+    return _message(inner)

@@ -1,0 +1,181 @@
+"""Drive one cell: workers up, workload run, every request recorded, workers gone.
+
+Rules of this file: `drive` and `ask` return whatever happens to a server or to a worker; what
+went wrong is in `CellRun.problem` and in the requests. Only a question that cannot be asked
+raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from twolane import clock
+from twolane.errors import QuestionError
+from twolane.load import workloads
+from twolane.load.crew import Crew, WorkerLostError
+from twolane.load.orders import Rates, Target
+from twolane.load.workloads import Outcome, Question
+from twolane.records import AnyCell, GridCell, InterferenceCell, Request
+
+__all__ = ["CellRun", "Progress", "Question", "Target", "ask", "drive"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a cell stands. `rates` are tokens/s over the last moments: of each victim, or of
+    the whole grid as one number."""
+
+    phase: str
+    done: int | None = None
+    total: int | None = None
+    rates: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CellRun:
+    """How driving a cell went; its requests were given to `record`.
+
+    `window_ns` is where throughput and in-flight may be taken. `problem` says why the cell ended
+    before its end, in words. `lag_p99_ms` is the worst worker's timer lag, None if none told it.
+    """
+
+    started_ns: int
+    ended_ns: int
+    window_ns: tuple[int, int] | None
+    problem: str | None
+    lag_p99_ms: float | None
+
+
+Record = Callable[[Request], None]
+Tell = Callable[[Progress], None]
+Workload = Callable[[Crew, str, workloads.Say], Awaitable[Outcome]]
+
+
+async def drive(
+    cell: AnyCell,
+    target: Target,
+    *,
+    seed: int,
+    record: Record,
+    progress: Tell,
+    questions: Sequence[Question] = (),
+) -> CellRun:
+    """Run one cell against `target`.
+
+    `record` gets each request as it ends, `progress` every change of phase and the rates twice
+    a second. A needle cell sends `questions`, one after the other. Raises QuestionError for a
+    needle cell without any.
+    """
+    if isinstance(cell, GridCell):
+        grid = cell
+
+        async def work(crew: Crew, prefix: str, say: workloads.Say) -> Outcome:
+            return await workloads.grid(grid, crew, prefix, say)
+
+        return await _run(
+            work,
+            workers=1,
+            cell=cell.id,
+            target=target,
+            seed=seed,
+            record=record,
+            progress=progress,
+        )
+    if isinstance(cell, InterferenceCell):
+        interference = cell
+
+        async def work(crew: Crew, prefix: str, say: workloads.Say) -> Outcome:
+            return await workloads.interference(interference, crew, prefix, target.context, say)
+
+        return await _run(
+            work,
+            workers=2,
+            cell=cell.id,
+            target=target,
+            seed=seed,
+            record=record,
+            progress=progress,
+        )
+    if not questions:
+        raise QuestionError(
+            "a needle cell was given no prompts", place=cell.id, remedy="pass them as `questions`"
+        )
+    return await ask(questions, target, cell=cell.id, record=record, progress=progress)
+
+
+async def ask(
+    questions: Sequence[Question],
+    target: Target,
+    *,
+    cell: str,
+    record: Record,
+    progress: Tell,
+    at_once: int = 1,
+) -> CellRun:
+    """Send ready-made prompts with temperature 0 and keep the answers' text in the records."""
+
+    async def work(crew: Crew, prefix: str, say: workloads.Say) -> Outcome:
+        return await workloads.questions(
+            crew, prefix, say, cell=cell, asked=questions, at_once=at_once
+        )
+
+    return await _run(
+        work, workers=1, cell=cell, target=target, seed=0, record=record, progress=progress
+    )
+
+
+async def _run(
+    work: Workload,
+    *,
+    workers: int,
+    cell: str,
+    target: Target,
+    seed: int,
+    record: Record,
+    progress: Tell,
+) -> CellRun:
+    started_ns = clock.now_ns()
+    teller = _Teller(progress)
+    crew = Crew(workers, target, seed, record, teller.rates)
+    try:
+        async with crew:
+            outcome = await work(crew, _prefix(cell, started_ns), teller.say)
+    except WorkerLostError as lost:
+        outcome = Outcome(problem=str(lost))
+    return CellRun(
+        started_ns=started_ns,
+        ended_ns=clock.now_ns(),
+        window_ns=outcome.window_ns,
+        problem=outcome.problem,
+        lag_p99_ms=max((lag.p99_ms for lag in crew.lags), default=None),
+    )
+
+
+class _Teller:
+    """Joins phases, which the workload says, and rates, which the workers say."""
+
+    def __init__(self, progress: Tell) -> None:
+        self._progress = progress
+        self._last = Progress("starting")
+
+    def say(self, phase: str, done: int | None, total: int | None) -> None:
+        self._last = Progress(phase, done, total, self._last.rates)
+        self._progress(self._last)
+
+    def rates(self, told: Rates) -> None:
+        if not told.rates and not told.phase:
+            return  # a worker with nothing open
+        if told.phase:
+            self._last = Progress(told.phase, told.done, told.total, tuple(told.rates))
+        else:
+            last = self._last
+            self._last = Progress(last.phase, last.done, last.total, tuple(told.rates))
+        self._progress(self._last)
+
+
+def _prefix(cell: str, started_ns: int) -> str:
+    """Start of the request ids of one drive: unlike those of any other drive of this boot."""
+    name = re.sub(r"[^A-Za-z0-9.]+", "_", cell).strip("_")
+    return f"{name}-{started_ns // 1000:x}"

@@ -1,0 +1,143 @@
+"""What the driver and its worker processes say to each other, one JSON line each.
+
+Rules of this file: data only. Orders go to a worker's stdin, reports come from its stdout. A
+request is named by its key, unique within one drive; times are monotonic nanoseconds, which all
+processes of a host share, so that an order can name the moment of its execution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+
+from twolane.records import GridCell, Request, Role
+
+PATIENCE_S: Final = 1200.0
+"""How long a request may stay silent before it is given up: twice the longest first token of
+EVIDENCE's million-token prompts (551 s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where load goes: one OpenAI-compatible server.
+
+    `context` is the most tokens a prompt and its answer may have together, where it is known.
+    """
+
+    host: str
+    port: int
+    model: str
+    endpoint: Literal["completions", "chat"] = "completions"
+    context: int | None = None
+    patience_s: float = PATIENCE_S
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """One request to make.
+
+    The prompt is `text`, or else `prompt` tokens generated from `salt` and the seed. A null ask
+    sends nothing: it sleeps for `sleep_s` in the aggressor's place.
+    """
+
+    key: int
+    id: str
+    cell: str
+    role: Role
+    index: int
+    prompt: int
+    output: int
+    shot: int = 0
+    salt: int = 0
+    text: str | None = None
+    keep_text: bool = False
+    ignore_eos: bool = True
+    sleep_s: float = 0.0
+
+
+# -------------------------------------------------------------------------------------- orders
+
+
+class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
+    """The first order: who the worker is and where its load goes."""
+
+    worker: int
+    target: Target
+    seed: int
+
+
+class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
+    """Make the bodies, so that nothing is serialised once the clock runs. Answered by Ready."""
+
+    asks: list[Ask]
+
+
+class Fire(msgspec.Struct, frozen=True, kw_only=True, tag="fire"):
+    """Send prepared requests at `at_ns`, all of them at once."""
+
+    keys: list[int]
+    at_ns: int
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
+    """End these streams from the client's side. Each is answered by its Done."""
+
+    keys: list[int]
+
+
+class ClosedLoop(msgspec.Struct, frozen=True, kw_only=True, tag="closed_loop"):
+    """Run a whole grid cell: warm-up, window, tail. Ends with LoopEnded."""
+
+    cell: GridCell
+    id_prefix: str
+
+
+Order = Begin | Prepare | Fire | Stop | ClosedLoop
+
+# ------------------------------------------------------------------------------------- reports
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """Prepared; with no keys, the worker has begun."""
+
+    keys: list[int] = []
+
+
+class First(msgspec.Struct, frozen=True, kw_only=True, tag="first"):
+    """A request's first token event."""
+
+    key: int
+    first_ns: int
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
+    key: int
+    request: Request
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True, tag="rates"):
+    """Tokens a second since the last report: of every victim, or of a whole loop, which also
+    says its phase and how many of `total` requests are done."""
+
+    rates: list[float]
+    done: int = 0
+    total: int | None = None
+    phase: str = ""
+
+
+class LoopEnded(msgspec.Struct, frozen=True, kw_only=True, tag="loop_ended"):
+    """`window_ns` is None if no request was issued in one; `problem` says why it ended early."""
+
+    window_ns: tuple[int, int] | None
+    problem: str | None = None
+
+
+class Lag(msgspec.Struct, frozen=True, kw_only=True, tag="lag"):
+    """How late the worker's own timers were: its 99th percentile and its worst, ms."""
+
+    p99_ms: float
+    worst_ms: float
+
+
+Report = Ready | First | Done | Rates | LoopEnded | Lag

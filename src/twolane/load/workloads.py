@@ -1,0 +1,208 @@
+"""The choreography of each cell kind, told to a crew.
+
+Rules of this file: a workload decides what happens when, in terms of reports and of absolute
+moments; it sends nothing itself. Victims live in worker VICTIMS, everything else in worker
+OTHERS, so that writing a long prompt cannot delay the reading of a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+from twolane import clock
+from twolane.clock import MS, NS
+from twolane.load.crew import Crew
+from twolane.load.orders import Ask, ClosedLoop
+from twolane.records import GridCell, InterferenceCell, Request, Role
+
+OTHERS: Final = 0
+VICTIMS: Final = 1
+
+LEAD_NS: Final = 50 * MS
+"""From an order to its moment: far longer than a line takes through a pipe."""
+
+UNKNOWN_CONTEXT: Final = 4096
+"""Context assumed where nobody told it: small enough for every model that is still served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A ready-made prompt of `tokens` tokens, and how long its answer may be, in tokens.
+
+    The answer's text is kept. `index` is the record's.
+    """
+
+    prompt: str
+    tokens: int
+    output: int
+    role: Role = "needle"
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`window_ns` where throughput may be taken; `problem` if the cell ended early, and why."""
+
+    window_ns: tuple[int, int] | None = None
+    problem: str | None = None
+
+
+Say = Callable[[str, int | None, int | None], None]
+"""Phase, done, total."""
+
+
+# ---------------------------------------------------------------------------------------- grid
+
+
+async def grid(cell: GridCell, crew: Crew, prefix: str, say: Say) -> Outcome:
+    say("warm-up", 0, cell.requests)
+    crew.order(OTHERS, ClosedLoop(cell=cell, id_prefix=prefix))
+    await crew.until(lambda: bool(crew.loops))
+    ended = crew.loops[0]
+    return Outcome(window_ns=ended.window_ns, problem=ended.problem)
+
+
+# --------------------------------------------------------------------------------- interference
+
+
+async def interference(
+    cell: InterferenceCell, crew: Crew, prefix: str, context: int | None, say: Say
+) -> Outcome:
+    """The null shot, then the real ones. One shot's victims are not the next one's."""
+    keys = count()
+    begin_ns = clock.now_ns()
+    for shot in range(cell.shots + 1):
+        problem = await _Shot(cell, crew, prefix, shot=shot, keys=keys, context=context).run(say)
+        if problem is not None:
+            return Outcome((begin_ns, clock.now_ns()), f"shot {shot}: {problem}")
+    return Outcome((begin_ns, clock.now_ns()))
+
+
+class _Shot:
+    """Victims start; quiet; the aggressor is fired (or a sleep); hit; recovery; victims stop."""
+
+    def __init__(
+        self,
+        cell: InterferenceCell,
+        crew: Crew,
+        prefix: str,
+        *,
+        shot: int,
+        keys: count[int],
+        context: int | None,
+    ) -> None:
+        self.cell = cell
+        self.crew = crew
+        self.name = "null shot" if shot == 0 else f"shot {shot} of {cell.shots}"
+        self._prefix = prefix
+        self._shot = shot
+        self._keys = keys
+        room = (context or UNKNOWN_CONTEXT) - cell.victim_prompt
+        self._victims = [
+            self._ask("victim", index, cell.victim_prompt, room) for index in range(cell.victims)
+        ]
+        self._aggressor = (
+            self._ask("null", 0, 0, 0, sleep_s=cell.null_s)
+            if shot == 0
+            else self._ask("aggressor", 0, cell.prompt, cell.aggressor_output)
+        )
+
+    async def run(self, say: Say) -> str | None:
+        """Returns what went wrong, if anything did."""
+        crew = self.crew
+        victims = await crew.prepare(VICTIMS, self._victims)
+        (aggressor,) = await crew.prepare(OTHERS, [self._aggressor])
+        say(f"{self.name}: quiet", None, None)
+        crew.fire(VICTIMS, victims, clock.now_ns() + LEAD_NS)
+        try:
+            return await self._watch(victims, aggressor, say)
+        finally:
+            crew.stop(VICTIMS, victims)
+            await crew.until(lambda: crew.done.keys() >= set(victims))
+
+    async def _watch(self, victims: list[int], aggressor: int, say: Say) -> str | None:
+        crew = self.crew
+        await crew.until(lambda: self._ended(victims) or crew.first.keys() >= set(victims))
+        if self._ended(victims):
+            return self._why(victims)
+        hit_ns = max(crew.first[key] for key in victims) + round(self.cell.quiet_s * NS)
+        crew.fire(OTHERS, [aggressor], hit_ns)
+        if await crew.until(lambda: self._ended(victims), hit_ns):
+            return self._why(victims)
+        say(f"{self.name}: hit", None, None)
+        await crew.until(lambda: aggressor in crew.first or aggressor in crew.done)
+        say(f"{self.name}: recovery", None, None)
+        await self._recovered(victims, aggressor)
+        return self._why(victims)
+
+    async def _recovered(self, victims: list[int], aggressor: int) -> None:
+        """Until the recovery time is over and the aggressor has its whole answer."""
+        crew = self.crew
+        begun_ns = crew.first.get(aggressor, clock.now_ns())
+        await crew.until(lambda: self._ended(victims), begun_ns + round(self.cell.recovery_s * NS))
+        await crew.until(lambda: aggressor in crew.done)
+
+    def _ended(self, victims: Sequence[int]) -> bool:
+        return any(key in self.crew.done for key in victims)
+
+    def _why(self, victims: Sequence[int]) -> str | None:
+        """Why a victim is not streaming any more, though nobody stopped it."""
+        for key in victims:
+            ended = self.crew.done.get(key)
+            if ended is not None:
+                return f"victim {ended.index} ended by itself: {_end_of(ended)}"
+        return None
+
+    def _ask(
+        self, role: Role, index: int, prompt: int, output: int, *, sleep_s: float = 0.0
+    ) -> Ask:
+        return Ask(
+            key=next(self._keys),
+            id=f"{self._prefix}-{role}-{self._shot}-{index}",
+            cell=self.cell.id,
+            role=role,
+            index=index,
+            shot=self._shot,
+            prompt=prompt,
+            output=output,
+            sleep_s=sleep_s,
+        )
+
+
+def _end_of(request: Request) -> str:
+    return request.error or f"{request.output_tokens} tokens, {request.finish_reason}"
+
+
+# ------------------------------------------------------------------------------------ questions
+
+
+async def questions(
+    crew: Crew, prefix: str, say: Say, *, cell: str, asked: Sequence[Question], at_once: int
+) -> Outcome:
+    """Send ready-made prompts, `at_once` of them at a time, in order, and keep the answers."""
+    asks = [_ask(cell, prefix, key, question) for key, question in enumerate(asked)]
+    for begin in range(0, len(asks), at_once):
+        say("asking", begin, len(asks))
+        batch = await crew.prepare(OTHERS, asks[begin : begin + at_once])
+        crew.fire(OTHERS, batch, clock.now_ns())
+        await crew.until(lambda keys=set(batch): crew.done.keys() >= keys)  # type: ignore[misc]
+    say("asking", len(asks), len(asks))
+    return Outcome()
+
+
+def _ask(cell: str, prefix: str, key: int, question: Question) -> Ask:
+    return Ask(
+        key=key,
+        id=f"{prefix}-{question.role}-{question.index}-{key}",
+        cell=cell,
+        role=question.role,
+        index=question.index,
+        prompt=question.tokens,
+        output=question.output,
+        text=question.prompt,
+        keep_text=True,
+        ignore_eos=False,
+    )

@@ -1,0 +1,337 @@
+"""A fake OpenAI-compatible engine whose every event comes at a known time.
+
+It proves the ruler: it keeps its own account of when it wrote which event, on the same monotonic
+clock, and knows no code of the load generator. It runs in a test's event loop (`serve`) or as a
+program (`python tests/golden_engine.py --port 0 --gap-ms 20`), which prints its port and answers
+`GET /log`. It can burst, stall, put several tokens into an event, prefill in everybody's way or
+out of it, fail in the middle, hang up, refuse, or not count its tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import httptools
+
+
+@dataclass(frozen=True)
+class Pace:
+    """When events come. Seconds; `stalls` maps an event's number to the extra wait before it."""
+
+    ttft_s: float = 0.01
+    gap_s: float = 0.01
+    tokens_per_event: int = 1
+    burst: int = 1
+    stalls: dict[int, float] = field(default_factory=dict)
+    prefill_s_per_token: float = 0.0
+    shared: bool = True  # whether a prefill holds up the streams beside it
+    error_after: int | None = None  # events, then an error event
+    cut_after: int | None = None  # events, then the connection is closed
+    hang_after: int | None = None  # events, then silence
+    status: int = 200
+    counts: bool = True  # whether it obeys continuous_usage_stats
+    ledger: bool = False
+
+
+@dataclass
+class Account:
+    """One request as the engine knows it, monotonic nanoseconds."""
+
+    id: str
+    prompt: int
+    received_ns: int
+    written_ns: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    left: bool = False  # the client went before the end
+    ended: bool = False
+
+
+class GoldenEngine:
+    def __init__(self, pace: Pace) -> None:
+        self.pace = pace
+        self.accounts: list[Account] = []
+        self.connections: set[_Connection] = set()
+        self.running = 0
+        self.most_running = 0
+        self._busy_until = 0.0
+
+    def by_id(self, id_: str) -> Account:
+        return next(a for a in self.accounts if a.id == id_)
+
+    def prefill(self, now: float, tokens: int) -> float:
+        """Put a prompt behind those under way; returns when it is done, loop time."""
+        start = max(now, self._busy_until) if self.pace.shared else now
+        done = start + tokens * self.pace.prefill_s_per_token
+        self._busy_until = max(self._busy_until, done)
+        return done
+
+    def free_at(self, moment: float) -> float:
+        return max(moment, self._busy_until) if self.pace.shared else moment
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, engine: GoldenEngine) -> None:
+        self.engine = engine
+        self._parser = httptools.HttpRequestParser(self)
+        self._answer: _Answer | None = None
+        self._url = b""
+        self._body: list[bytes] = []
+        self._id = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.engine.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.engine.connections.discard(self)
+        if self._answer is not None:
+            self._answer.client_left()
+
+    def on_message_begin(self) -> None:
+        self._url, self._body, self._id = b"", [], ""
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"x-request-id":
+            self._id = value.decode()
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._parser.get_method() == b"POST" and self._url != b"/null":
+            self._generate(json.loads(b"".join(self._body)))
+        else:
+            self.respond(200, self._lookup())
+
+    def _lookup(self) -> Any:
+        if self._url == b"/log":
+            return [asdict(account) for account in self.engine.accounts]
+        if self._url == b"/v1/models":
+            return {"object": "list", "data": [{"id": "golden", "max_model_len": 100_000}]}
+        return {}
+
+    def respond(self, status: int, told: Any) -> None:
+        body = json.dumps(told).encode()
+        self.transport.write(
+            b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+            % (status, len(body), body)
+        )
+
+    def _generate(self, asked: dict[str, Any]) -> None:
+        chat = "messages" in asked
+        prompt = asked["messages"][-1]["content"] if chat else asked["prompt"]
+        account = Account(self._id, len(prompt), time.monotonic_ns())
+        self.engine.accounts.append(account)
+        if self.engine.pace.status != 200:
+            self.respond(self.engine.pace.status, {"error": {"message": "planted refusal"}})
+            return
+        self._answer = _Answer(self, account, asked, prompt, chat)
+
+
+class _Answer:
+    def __init__(
+        self,
+        connection: _Connection,
+        account: Account,
+        asked: dict[str, Any],
+        prompt: str,
+        chat: bool,
+    ) -> None:
+        self._connection = connection
+        self._engine = connection.engine
+        self._pace = connection.engine.pace
+        self._account = account
+        self._prompt = prompt
+        self._chat = chat
+        self._total = int(asked.get("max_tokens") or 16)
+        self._event = 0
+        self._sent = 0
+        self._loop = asyncio.get_running_loop()
+        self._counts = self._pace.counts and bool(
+            (asked.get("stream_options") or {}).get("continuous_usage_stats")
+        )
+        self._engine.running += 1
+        self._engine.most_running = max(self._engine.most_running, self._engine.running)
+        done = self._engine.prefill(self._loop.time(), len(prompt))
+        self._due = done + self._pace.ttft_s
+        self._timer = self._loop.call_at(self._due, self._tick)
+        connection.transport.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
+
+    def client_left(self) -> None:
+        self._timer.cancel()
+        if not self._account.ended:
+            self._account.left = True
+            self._end()
+
+    def _end(self) -> None:
+        self._account.ended = True
+        self._engine.running -= 1
+
+    def _tick(self) -> None:
+        free = self._engine.free_at(self._due)
+        if free > self._loop.time():
+            self._due = free
+            self._timer = self._loop.call_at(free, self._tick)
+            return
+        if self._event in (self._pace.error_after, self._pace.cut_after, self._pace.hang_after):
+            self._break()
+            return
+        self._write_burst()
+        if self._sent >= self._total:
+            self._finish()
+        else:
+            wait = self._pace.gap_s * self._pace.burst
+            wait += self._pace.stalls.get(self._event, 0.0)
+            self._due += wait
+            self._timer = self._loop.call_at(self._due, self._tick)
+
+    def _write_burst(self) -> None:
+        payloads = []
+        if self._chat and self._event == 0:
+            payloads.append(self._payload({"role": "assistant", "content": ""}, 0, None))
+        counts: list[int] = []
+        while len(counts) < self._pace.burst and self._sent < self._total:
+            tokens = min(self._pace.tokens_per_event, self._total - self._sent)
+            payloads.append(self._tokens(tokens))
+            counts.append(tokens)
+        self._send(payloads)
+        now = time.monotonic_ns()
+        self._account.written_ns += [now] * len(counts)
+        self._account.tokens += counts
+        self._event += len(counts)
+
+    def _tokens(self, tokens: int) -> bytes:
+        text = "".join(self._prompt[(self._sent + i) % len(self._prompt)] for i in range(tokens))
+        self._sent += tokens
+        finish = "length" if self._sent >= self._total else None
+        return self._payload({"content": text}, self._sent, finish)
+
+    def _payload(self, delta: dict[str, str], sent: int, finish: str | None) -> bytes:
+        choice: dict[str, Any] = {"index": 0, "finish_reason": finish}
+        if self._chat:
+            choice["delta"] = delta
+        else:
+            choice["text"] = delta["content"]
+        told: dict[str, Any] = {"id": self._account.id, "choices": [choice]}
+        if self._counts:
+            told["usage"] = self._usage(sent)
+        return b"data: " + json.dumps(told).encode() + b"\n\n"
+
+    def _usage(self, sent: int) -> dict[str, int]:
+        prompt = len(self._prompt)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": sent,
+            "total_tokens": prompt + sent,
+        }
+
+    def _send(self, payloads: list[bytes]) -> None:
+        data = b"".join(payloads)
+        self._connection.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def _finish(self) -> None:
+        usage = self._usage(self._sent) | {"prompt_tokens_details": {"cached_tokens": 0}}
+        metrics = {"queue_time_ms": 0.5, "time_to_first_token_ms": self._pace.ttft_s * 1000}
+        last = {"choices": [], "usage": usage, "metrics": metrics}
+        self._close_stream([b"data: " + json.dumps(last).encode() + b"\n\n", b"data: [DONE]\n\n"])
+
+    def _close_stream(self, payloads: list[bytes]) -> None:
+        if self._pace.ledger:
+            told = {"path": "direct", "boot": "x", "received_ns": self._account.received_ns}
+            payloads = [*payloads, b": twolane-ledger " + json.dumps(told).encode() + b"\n\n"]
+        self._send(payloads)
+        self._connection.transport.write(b"0\r\n\r\n")
+        self._end()
+
+    def _break(self) -> None:
+        if self._event == self._pace.error_after:
+            told = {"error": {"message": "planted error", "code": 500}}
+            payload = b"data: " + json.dumps(told).encode() + b"\n\n"
+            self._close_stream([payload, b"data: [DONE]\n\n"])
+        elif self._event == self._pace.cut_after:
+            self._end()
+            self._connection.transport.close()
+
+
+@asynccontextmanager
+async def serve(pace: Pace, port: int = 0) -> AsyncIterator[tuple[GoldenEngine, int]]:
+    """The engine in this event loop, on loopback; yields it and its port."""
+    engine = GoldenEngine(pace)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: _Connection(engine), "127.0.0.1", port)
+    try:
+        yield engine, server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for connection in list(engine.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+
+
+def _pace(args: argparse.Namespace) -> Pace:
+    return Pace(
+        ttft_s=args.ttft_ms / 1000,
+        gap_s=args.gap_ms / 1000,
+        tokens_per_event=args.tokens_per_event,
+        burst=args.burst,
+        stalls={int(at): float(s) for at, s in (one.split(":") for one in args.stall)},
+        prefill_s_per_token=args.prefill_us_per_token / 1e6,
+        shared=not args.split,
+        error_after=args.error_after,
+        cut_after=args.cut_after,
+        hang_after=args.hang_after,
+        status=args.status,
+        counts=not args.uncounted,
+        ledger=args.ledger,
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--ttft-ms", type=float, default=10.0)
+    parser.add_argument("--gap-ms", type=float, default=10.0)
+    parser.add_argument("--tokens-per-event", type=int, default=1)
+    parser.add_argument("--burst", type=int, default=1)
+    parser.add_argument("--stall", action="append", default=[], metavar="EVENT:SECONDS")
+    parser.add_argument("--prefill-us-per-token", type=float, default=0.0)
+    parser.add_argument("--split", action="store_true", help="prefill holds up nobody")
+    parser.add_argument("--error-after", type=int)
+    parser.add_argument("--cut-after", type=int)
+    parser.add_argument("--hang-after", type=int)
+    parser.add_argument("--status", type=int, default=200)
+    parser.add_argument("--uncounted", action="store_true")
+    parser.add_argument("--ledger", action="store_true")
+    return parser.parse_args()
+
+
+async def _main() -> None:
+    args = _arguments()
+    async with serve(_pace(args), args.port) as (_, port):
+        sys.stdout.write(f"{port}\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    import uvloop
+
+    uvloop.run(_main())
