@@ -277,7 +277,10 @@ class _LayoutReader:
                 f"use a divisor of {len(devices)}, or another group",
             )
         env = {k: _text(v) for k, v in {**self.shape.env, **shape.env}.items()}
-        args = tuple(_words([*self.shape.args, *shape.args]))
+        args = (
+            *self._arguments(("models", self.model, "args"), self.shape.args),
+            *self._arguments(self.at(name, "args"), shape.args),
+        )
         return Engine(
             name, role, group, devices, shape.tp, args, env,
             self.file.place(self.at(name)), self._places(name, shape),
@@ -298,6 +301,18 @@ class _LayoutReader:
             )
         return group, self.node.groups[group]
 
+    def _arguments(
+        self, at: tuple[str | int, ...], items: list[str | int | float]
+    ) -> Iterator[str]:
+        """Arguments as the engine gets them: `--flag value` in one item is two words."""
+        for i, item in enumerate(items):
+            try:
+                yield from shlex.split(str(item)) if str(item).startswith("--") else [str(item)]
+            except ValueError as error:
+                raise self.file.fault(
+                    (*at, i), f"argument {item!r}: {error}", "close the quotation"
+                ) from None
+
     def _places(self, name: str, shape: LayoutShape) -> dict[str, str]:
         places: dict[str, str] = {}
         for prefix, args, env in (
@@ -315,12 +330,3 @@ class _LayoutReader:
 def _text(value: str | int | float | bool) -> str:
     """An environment value as text; YAML's true is vLLM's 1."""
     return str(int(value)) if isinstance(value, bool) else str(value)
-
-
-def _words(args: list[str | int | float]) -> Iterator[str]:
-    """Arguments as the engine gets them: `--flag value` in one item is two words."""
-    for arg in args:
-        if isinstance(arg, str) and arg.startswith("--"):
-            yield from shlex.split(arg)
-        else:
-            yield str(arg)

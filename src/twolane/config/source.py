@@ -70,6 +70,14 @@ class YamlFile:
         line, column = _position(self.root, at)
         return f"{self.path}:{line + 1}:{column + 1}"
 
+    def key_place(self, at: Path_) -> str:
+        """`file:line:col` of the key at `at` itself rather than of its value."""
+        node = self.root
+        for step in at[:-1]:
+            node = node[step]
+        line, column = node.lc.key(next(k for k in node if _shown(k) == at[-1]))
+        return f"{self.path}:{line + 1}:{column + 1}"
+
     def fault(self, at: Path_, what: str, remedy: str) -> ConfigError:
         return ConfigError(what, place=self.place(at), remedy=remedy)
 
@@ -91,8 +99,10 @@ class YamlFile:
         name = ".".join(str(p) for p in at) or "the file"
         if fault["type"] == "extra_forbidden":
             known = known_keys(shape, at[:-1])
-            return self.fault(
-                at, f"unknown key {at[-1]!r} in {name!r}", nearest(str(at[-1]), known) + more
+            return ConfigError(
+                f"unknown key {at[-1]!r} in {name!r}",
+                place=self.key_place(at),
+                remedy=nearest(str(at[-1]), known) + more,
             )
         if fault["type"] == "missing":
             return self.fault(at, f"{name!r} is missing", f"add the key {at[-1]!r}{more}")
@@ -169,14 +179,15 @@ def parse(text: str, path: Path) -> YamlFile:
     yaml.allow_duplicate_keys = False
     try:
         root = yaml.load("\n".join(_hide_json(line) for line in text.split("\n")))
+        data = _shown(root)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         what = str(error.problem or error.context).translate(_SHOW)
         remedy = "keep one of the two" if "duplicate" in what else "correct the YAML here"
         raise ConfigError(what.splitlines()[0], place=place, remedy=remedy) from None
-    except (YAMLError, ValueError, RecursionError) as error:
-        # A character that YAML forbids, or nesting past any sense, carries no mark.
+    except (YAMLError, ValueError, TypeError, RecursionError) as error:
+        # A forbidden character, a list as a key, or nesting past any sense carries no mark.
         raise ConfigError(
             f"not YAML: {str(error).splitlines()[0]}",
             place=f"{path}:1:1",
@@ -186,4 +197,4 @@ def parse(text: str, path: Path) -> YamlFile:
         raise ConfigError(
             "not a mapping of keys", place=f"{path}:1:1", remedy="see configs/ for the shape"
         )
-    return YamlFile(path, _shown(root), root)
+    return YamlFile(path, data, root)

@@ -1,0 +1,59 @@
+"""metrics.jsonl: every engine's numbers once a second, and exactly when a cell begins and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+from twolane.clock import now_ns
+from twolane.engines import metrics
+from twolane.errors import EngineError
+from twolane.records import Appender, Sample
+
+_PERIOD_S = 1.0
+
+
+class Sampler:
+    """Scrapes engines into one file. An engine that does not answer gives no sample, not a zero."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = Appender(path)
+        self._urls: Mapping[str, str] = {}
+
+    @contextlib.asynccontextmanager
+    async def every_second(self, urls: Mapping[str, str]) -> AsyncIterator[None]:
+        """Sample the engines at `urls` (by name) once a second while the block runs."""
+        self._urls = urls
+        ticking = asyncio.create_task(self._tick())
+        try:
+            yield
+        finally:
+            ticking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await ticking
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_PERIOD_S)
+            await self.take(None)
+
+    async def take(self, mark: str | None) -> dict[str, dict[str, float]]:
+        """One sample of every engine, by name: written, and returned for judging."""
+        answers = await asyncio.gather(
+            *(asyncio.to_thread(metrics.scrape, url) for url in self._urls.values()),
+            return_exceptions=True,
+        )
+        taken: dict[str, dict[str, float]] = {}
+        for name, values in zip(self._urls, answers, strict=True):
+            if isinstance(values, EngineError):
+                continue
+            if isinstance(values, BaseException):
+                raise values
+            taken[name] = values
+            self._file.append(Sample(t_ns=now_ns(), source=name, values=values, mark=mark))
+        return taken
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,112 @@
+"""campaign.yaml and the cell grammar."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twolane import plan
+from twolane.config import load_campaign, parse_cell, parse_size
+from twolane.errors import ConfigError, QuestionError
+from twolane.records import GridCell, InterferenceCell, NeedleCell
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+DEMO = CONFIGS / "demo.yaml"
+
+
+def changed(folder: Path, old: str, new: str) -> Path:
+    (folder / "cpu.yaml").write_text((CONFIGS / "cpu.yaml").read_text())
+    path = folder / "campaign.yaml"
+    text = DEMO.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    return path
+
+
+def test_the_demo_has_the_three_arms_and_two_cells() -> None:
+    demo = load_campaign(DEMO)
+    assert [a.name for a in demo.arms] == ["copies_2048", "copies_256", "split_1p1d"]
+    assert [type(c) for c in demo.cells] == [InterferenceCell, GridCell]
+    for arm, budget in zip(demo.arms, ["2048", "256", "2048"], strict=True):
+        for engine in arm.layout.engines:
+            at = engine.args.index("--max-num-batched-tokens")
+            assert engine.args[at + 1] == budget
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "what"),
+    [
+        ("layout: copies, budget: 2048", "layout: coppies, budget: 2048", 10, "'coppies'"),
+        ("context: 16384", "context: 4k", None, "context is 4096"),
+        ("context: 16384", "context: lots", 6, "'lots' is not a size"),
+        ("- interference victims=2", "- interference victim=2", 14, "'victim=2'"),
+        ("model: needle", "model: needel", 5, "no model 'needel'"),
+        ("budget: 256,", "budget: 0,", 11, "budget"),
+        ("greedy: [50", "greedi: [50", 8, "unknown key 'greedi'"),
+    ],
+)
+def test_faults_have_places(
+    tmp_path: Path, old: str, new: str, line: int | None, what: str
+) -> None:
+    path = changed(tmp_path, old, new)
+    with pytest.raises(ConfigError) as caught:
+        load_campaign(path)
+    assert what in caught.value.what
+    assert caught.value.place.startswith(f"{path}:{line or ''}")
+
+
+def test_the_digest_ignores_where_files_lie_and_sees_what_runs(tmp_path: Path) -> None:
+    same = load_campaign(changed(tmp_path, "name: demo", "name: demo")).digest()
+    assert same == load_campaign(DEMO).digest()
+    other = load_campaign(changed(tmp_path, "budget: 256", "budget: 512")).digest()
+    assert other != same
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("6000", 6000), ("64k", 65536), ("1m", 1 << 20), ("1.5k", 1536)]
+)
+def test_sizes(text: str, tokens: int) -> None:
+    assert parse_size(text) == tokens
+
+
+def test_cells_read_back_from_their_ids() -> None:
+    for text in ("c64 in1024 out1024 n640", "c4 in512 out64 30s", "needle 65536",
+                 "interference victims=2 prompt=60000 quiet=3s shots=2"):  # fmt: skip
+        cell = parse_cell(text)
+        assert cell.id == text
+        assert parse_cell(cell.id) == cell
+    assert parse_cell("needle 64k") == NeedleCell(id="needle 65536", prompt=65536)
+    assert parse_cell("c2 in1k out8").id == "c2 in1024 out8 n20"
+
+
+@given(st.text(alphabet="c in0123456789outks=.-vmprhfea \t", max_size=40))
+def test_any_text_is_a_cell_or_a_question_error(text: str) -> None:
+    try:
+        cell = parse_cell(text)
+    except QuestionError as error:
+        assert error.remedy
+    else:
+        assert parse_cell(cell.id) == cell
+
+
+def test_plan_swaps_groups_and_order_so_that_arms_share_both(tmp_path: Path) -> None:
+    path = changed(tmp_path, "name: demo", "name: demo\nblocks: 4")
+    planned = plan.runs(load_campaign(path))
+    assert [p.order for p in planned] == list(range(12))
+    split = [p for p in planned if p.arm.name == "split_1p1d"]
+    prefill_groups = [p.layout.engines[0].group for p in split]
+    assert prefill_groups == ["GROUP_A", "GROUP_B", "GROUP_B", "GROUP_A"]
+    first = [next(p.arm.name for p in planned if p.block == b) for b in range(4)]
+    assert first == ["copies_2048", "split_1p1d", "copies_2048", "split_1p1d"]
+    assert len({p.key for p in planned}) == 12
+    for block in range(4):
+        assert len({p.seed for p in planned if p.block == block}) == 1
+    assert len({p.seed for p in planned}) == 4
+
+
+def test_a_plan_is_the_same_twice_and_keys_follow_the_work(tmp_path: Path) -> None:
+    demo = load_campaign(DEMO)
+    assert [p.key for p in plan.runs(demo)] == [p.key for p in plan.runs(load_campaign(DEMO))]
+    other = load_campaign(changed(tmp_path, "name: demo", "name: demo\nseed: 2"))
+    assert {p.key for p in plan.runs(other)}.isdisjoint(p.key for p in plan.runs(demo))
