@@ -1,1 +1,10 @@
-"""A results folder in, one offline HTML file out."""
+"""Results folder in; a self-contained page, a sentence or a terminal table out.
+
+Rules of this package: it reads results and computes nothing that `analysis` does not define. The
+page is offline, without scripts, and the same bytes for the same results.
+"""
+
+from twolane.report.page import html, write
+from twolane.report.text import terminal_table, verdict_sentence
+
+__all__ = ["html", "terminal_table", "verdict_sentence", "write"]

@@ -1,0 +1,145 @@
+"""What differs between the arms of a campaign besides the thing they are meant to differ in.
+
+Rules of this file: only recorded facts (run.json) are compared, and every difference is listed,
+also the declared one: what a campaign set out to vary cannot be told from its flags by a rule,
+so the reader is shown both. `severe` differences can make an effect by themselves; `mild` ones
+can shift it; `knob` ones are how an engine was told to run, where the declared factor is found.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from twolane.analysis.results import Results, Run
+from twolane.records import EngineMeta
+
+Severity = Literal["severe", "mild", "knob"]
+
+# Flags that name a place or a port of this start, not a way of running.
+_INCIDENTAL = frozenset(
+    {"--port", "--host", "--model", "--served-model-name", "--uvicorn-log-level"}
+)
+_INCIDENTAL_ENV = frozenset({"VLLM_NIXL_SIDE_CHANNEL_PORT", "VLLM_CPU_OMP_THREADS_BIND", "PATH"})
+
+
+@dataclass(frozen=True)
+class Confound:
+    """One difference: its values by arm, as text."""
+
+    what: str
+    severity: Severity
+    values: Mapping[str, str]
+    why: str
+
+
+def confounds(results: Results) -> list[Confound]:
+    """Every recorded difference between the arms, the severe ones first."""
+    found = [*_facts(results), *_shared_devices(results), *_order(results), *_knobs(results)]
+    rank = {"severe": 0, "mild": 1, "knob": 2}
+    return sorted(found, key=lambda one: (rank[one.severity], one.what))
+
+
+def _facts(results: Results) -> Iterable[Confound]:
+    for what, severity, of, why in _FACTS:
+        values = _by_arm(results, of)
+        if len(set(values.values())) > 1:
+            yield Confound(what, severity, values, why)
+
+
+def _by_arm(results: Results, of: Callable[[Run], str]) -> dict[str, str]:
+    """The distinct values of each arm's runs, in order."""
+    seen: dict[str, dict[str, None]] = defaultdict(dict)
+    for run in results.runs:
+        seen[run.arm][of(run)] = None
+    return {arm: " / ".join(values) for arm, values in seen.items()}
+
+
+def _engines(of: Callable[[EngineMeta], object]) -> Callable[[Run], str]:
+    return lambda run: ", ".join(sorted({str(of(engine)) for engine in run.meta.engines}))
+
+
+def _versions(run: Run) -> str:
+    return ", ".join(f"{name} {version}" for name, version in sorted(run.meta.versions.items()))
+
+
+def _devices(run: Run) -> str:
+    return ", ".join(str(d) for d in sorted({d for e in run.meta.engines for d in e.devices}))
+
+
+_FACTS: tuple[tuple[str, Severity, Callable[[Run], str], str], ...] = (
+    ("boot of the host", "severe", lambda r: r.meta.boot, "another machine, or a reboot between"),
+    ("model", "severe", lambda r: r.meta.model, "different models are not comparable"),
+    ("context", "severe", lambda r: str(r.meta.context), "it sets the KV capacity"),
+    ("versions", "severe", _versions, "different software"),
+    ("devices", "severe", _devices, "different hardware under the arms"),
+    ("KV capacity, tokens", "mild", _engines(lambda e: e.kv_tokens), "less room queues earlier"),
+    ("KV block size, tokens", "mild", _engines(lambda e: e.block_size), "it sets transfer sizes"),
+    ("number of engines", "mild", lambda r: str(len(r.meta.engines)), "each holds its own weights"),
+)
+
+
+def _shared_devices(results: Results) -> Iterable[Confound]:
+    """Two engines of one run on one device slow each other."""
+    shared = {run.arm: devices for run in results.runs if (devices := _shared(run))}
+    if shared:
+        yield Confound("devices shared by engines", "severe", shared, "the engines slow each other")
+
+
+def _shared(run: Run) -> str:
+    held = [device for engine in run.meta.engines for device in set(engine.devices)]
+    return ", ".join(str(d) for d in sorted({d for d in held if held.count(d) > 1}))
+
+
+def _order(results: Results) -> Iterable[Confound]:
+    """An arm that always runs first or last carries whatever drifts with time."""
+    if len(results.arms) < 2:
+        return
+    places: dict[str, list[str]] = defaultdict(list)
+    for block in results.blocks:
+        inside = [run for run in results.runs if run.block == block]
+        for place, run in enumerate(inside, 1):
+            places[run.arm].append(str(place))
+    if any(len(set(seen)) == 1 for seen in places.values()):
+        values = {arm: ", ".join(seen) for arm, seen in places.items()}
+        yield Confound("place in the order", "mild", values, "drift of the machine adds to the arm")
+
+
+def _knobs(results: Results) -> Iterable[Confound]:
+    sources = (("flag", _flags, _INCIDENTAL), ("variable", _env, _INCIDENTAL_ENV))
+    for kind, of, incidental in sources:
+        settings = {arm: of(results.of_arm(arm)[0]) for arm in results.arms}
+        names = {name for chosen in settings.values() for name in chosen} - incidental
+        for name in sorted(names):
+            values = {arm: chosen.get(name, "not given") for arm, chosen in settings.items()}
+            if len(set(values.values())) > 1:
+                yield Confound(f"{kind} {name}", "knob", values, "how the engines were told to run")
+
+
+def _flags(run: Run) -> dict[str, str]:
+    """Flags of all engines of a run, values of several engines joined."""
+    return _merged(_parsed(engine.argv) for engine in run.meta.engines)
+
+
+def _env(run: Run) -> dict[str, str]:
+    return _merged(engine.env for engine in run.meta.engines)
+
+
+def _merged(several: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    seen: dict[str, dict[str, None]] = defaultdict(dict)
+    for one in several:
+        for name, value in one.items():
+            seen[name][value] = None
+    return {name: " / ".join(sorted(values)) for name, values in seen.items()}
+
+
+def _parsed(argv: list[str]) -> dict[str, str]:
+    """`--flag value`, `--flag=value` and bare `--flag` of a command line."""
+    flags: dict[str, str] = {}
+    for here, after in zip(argv, [*argv[1:], "--"], strict=True):
+        if here.startswith("--"):
+            name, equals, value = here.partition("=")
+            flags[name] = value if equals else ("given" if after.startswith("--") else after)
+    return flags

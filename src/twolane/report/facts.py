@@ -1,0 +1,166 @@
+"""What the report says, before it is words or pictures: figures by arm, verdicts, shots.
+
+Rules of this file: it chooses and joins what `analysis` found and computes nothing of its own. A
+figure of an arm is the median over its runs whose point carries no reason code; where all carry
+one it is the median of those, and is marked as excluded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from twolane.analysis import stats
+from twolane.analysis.compare import (
+    MARGIN,
+    Comparison,
+    Equality,
+    Point,
+    compare,
+    greedy_equality,
+)
+from twolane.analysis.points import Measured, measure
+from twolane.analysis.results import Results, Run
+from twolane.records import AnyCell, Code, GridCell, InterferenceCell, RunMeta
+from twolane.report.metrics import BY_KIND, Metric
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One metric of one arm in one cell. `excluded` figures enter no verdict, `codes` say why."""
+
+    arm: str
+    value: float | None
+    points: int
+    codes: tuple[Code, ...] = ()
+    excluded: bool = False
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that is shown of `results`."""
+
+    results: Results
+
+    @cached_property
+    def measured(self) -> list[Measured]:
+        return measure(self.results)
+
+    @cached_property
+    def _points(self) -> list[Point]:
+        return [point for measured in self.measured for point in measured.points()]
+
+    @cached_property
+    def equalities(self) -> list[Equality]:
+        return greedy_equality(self.results)
+
+    @cached_property
+    def cells(self) -> list[AnyCell]:
+        """Cells that some run was driven through, in the order they first came."""
+        return list({measured.cell.id: measured.cell for measured in self.measured}.values())
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return self.results.arms
+
+    @property
+    def reference(self) -> str:
+        """The arm that the others are held against: the one that the campaign names first."""
+        return self.arms[0]
+
+    @property
+    def margin(self) -> float:
+        given = self.results.runs[0].meta.config.get("margin") if self.results.runs else None
+        return float(given) if isinstance(given, (int, float)) else MARGIN
+
+    @property
+    def interference(self) -> InterferenceCell | None:
+        """The first interference cell: the campaign's question."""
+        return next((cell for cell in self.cells if isinstance(cell, InterferenceCell)), None)
+
+    @property
+    def grid(self) -> GridCell | None:
+        return next((cell for cell in self.cells if isinstance(cell, GridCell)), None)
+
+    def figure(self, cell: AnyCell, metric: str, arm: str) -> Figure:
+        mine = [p for p in self._chosen(cell, metric) if p.arm == arm]
+        clean = [p.value for p in mine if not p.codes and p.value is not None]
+        codes = {(code.code, code.why): code for p in mine for code in p.codes}
+        values = clean or [p.value for p in mine if p.value is not None]
+        excluded = bool(values) and not clean
+        return Figure(arm, stats.median(values), len(values), tuple(codes.values()), excluded)
+
+    def versus(self, cell: AnyCell, metric: Metric, arm: str, reference: str) -> Comparison:
+        """`arm` (A) against `reference` (B) over the blocks."""
+        return compare(
+            self._chosen(cell, metric.key),
+            arm,
+            reference,
+            lower_is_better=metric.lower_is_better,
+            margin=self.margin,
+        )
+
+    def _chosen(self, cell: AnyCell, metric: str) -> list[Point]:
+        return [p for p in self._points if p.cell == cell.id and p.metric == metric]
+
+    def coded(self) -> list[Measured]:
+        """Cells that enter no verdict."""
+        return [measured for measured in self.measured if measured.codes]
+
+    @property
+    def blocks(self) -> int:
+        return len(self.results.blocks)
+
+
+def shown(cell: AnyCell) -> tuple[Metric, ...]:
+    """The metrics shown of a cell of this kind."""
+    if isinstance(cell, InterferenceCell):
+        return BY_KIND["interference"]
+    return BY_KIND["grid"] if isinstance(cell, GridCell) else ()
+
+
+# ----------------------------------------------------------------------------------- wording
+
+
+def describe(meta: RunMeta) -> str:
+    """An arm in words, from the engines as they ran: `two copies, budget 2,048`."""
+    roles = [engine.role for engine in meta.engines]
+    if not roles:
+        return meta.layout
+    if "prefill" in roles or "decode" in roles:
+        return f"split, {roles.count('prefill')} prefill + {roles.count('decode')} decode"
+    copies = "one engine" if len(roles) == 1 else f"{_count(len(roles))} copies"
+    budget = _budget(meta)
+    return f"{copies}, budget {budget:,}" if budget else copies
+
+
+def descriptions(runs: Iterable[Run]) -> dict[str, str]:
+    """Each arm in words; its bare name where two arms would read alike."""
+    words: dict[str, str] = {}
+    for run in runs:
+        words.setdefault(run.arm, describe(run.meta))
+    return {
+        arm: text if list(words.values()).count(text) == 1 else arm for arm, text in words.items()
+    }
+
+
+def _count(n: int) -> str:
+    small = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
+    return small[n] if n < len(small) else str(n)
+
+
+def _budget(meta: RunMeta) -> int | None:
+    """`--max-num-batched-tokens` of the engines, if they agree on one."""
+    found = {budget_of(engine.argv) for engine in meta.engines}
+    return found.pop() if len(found) == 1 else None
+
+
+def budget_of(argv: list[str]) -> int | None:
+    """`--max-num-batched-tokens` out of an engine's command line, in either spelling."""
+    flag = "--max-num-batched-tokens"
+    for here, after in zip(argv, [*argv[1:], ""], strict=True):
+        text = after if here == flag else here.removeprefix(f"{flag}=")
+        if (here == flag or here.startswith(f"{flag}=")) and text.isdigit():
+            return int(text)
+    return None

@@ -1,0 +1,122 @@
+"""Why the figures may be believed: needle answers, greedy equality, and what was excluded."""
+
+from __future__ import annotations
+
+from twolane.analysis.confounds import Confound, confounds
+from twolane.analysis.results import Results, Run
+from twolane.records import BadLine
+from twolane.report.facts import Facts
+from twolane.report.markup import Markup, details, el, join, table
+
+CODES = {
+    "INFLIGHT": "fewer requests in flight than asked for",
+    "LITTLE": "throughput x time does not give the requests in flight",
+    "CACHE": "another share of cached prompt tokens than the generator made",
+    "RESET": "a prefix cache was not reset",
+    "DEGENERATE": "not really split: the decode engine computed prompts, or transfers failed",
+    "LENGTH": "output lengths differ from what was asked",
+    "CLIENT": "the client's own delay is larger than the effect",
+    "NEEDLE": "wrong answers: a missed needle, or greedy text that differs between arms",
+    "FAILED": "requests failed",
+    "PREEMPT": "an engine preempted requests in the window",
+    "UNSTEADY": "rate or in-flight drifts through the window",
+}
+
+
+def gates(facts: Facts) -> Markup:
+    """One row a run: its needles and its greedy texts."""
+    equal = {equality.run: equality for equality in facts.equalities}
+    rows = []
+    for run in facts.results.runs:
+        equality = equal.get(run.id)
+        if equality is None:
+            greedy: str = "the reference" if run.needle and run.needle.greedy else "not asked"
+        else:
+            same = equality.compared - len(equality.differing)
+            greedy = f"{same} of {equality.compared} equal"
+        rows.append((run.arm, str(run.block), _needles(run), greedy, _ending(run)))
+    head = ("arm", "block", "needles found", "greedy texts", "run")
+    caption = "Gates of every run"
+    inside = table(head, rows, caption=caption)
+    return el("div", inside, class_="scroll", tabindex="0", role="region", aria_label=caption)
+
+
+def _needles(run: Run) -> str:
+    if run.needle is None:
+        return "no result"
+    if run.needle.inherited_from:
+        return f"inherited from {run.needle.inherited_from}"
+    answers = run.needle.answers
+    found = sum(answer.ok for answer in answers)
+    lengths = sorted({answer.length for answer in answers})
+    span = f" at {', '.join(f'{n:,}' for n in lengths)} tokens" if lengths else ""
+    return f"{found} of {len(answers)}{span}"
+
+
+def _ending(run: Run) -> str:
+    if run.finished:
+        return "done"
+    return f"{run.meta.status}: {run.meta.error}" if run.meta.error else run.meta.status
+
+
+def excluded(facts: Facts) -> Markup:
+    """Every cell that enters no verdict, with its reason in words."""
+    coded = facts.coded()
+    if not coded:
+        words = "No point is excluded: no cell of any run carries a reason code."
+        return el("p", words, id="excluded")
+    items = [
+        el(
+            "li",
+            *(el("b", code.code), f" {measured.run.arm}, block {measured.run.block}, "),
+            *(el("span", measured.cell.id, class_="arm"), f": {code.why} "),
+            el("small", f"({CODES.get(code.code, 'a code this version does not know')})"),
+        )
+        for measured in coded
+        for code in measured.codes
+    ]
+    intro = "These points are kept, drawn hollow, and enter no verdict:"
+    return el("div", el("p", intro), el("ul", items, class_="excluded"), id="excluded")
+
+
+def unreadable(results: Results) -> Markup | None:
+    """Files and lines that could not be read, so that nothing is lost in silence."""
+    faults = list(results.faults)
+    if not faults:
+        return None
+    items = [el("li", _fault(fault, results)) for fault in faults[:50]]
+    more = el("p", f"and {len(faults) - 50} more") if len(faults) > 50 else None
+    head = (
+        f"{len(faults)} file{'s' * (len(faults) != 1)} or lines could not be read and are left out"
+    )
+    return details(head, el("ul", items), more, id_="unreadable")
+
+
+def _fault(fault: BadLine, results: Results) -> str:
+    place = fault.path.removeprefix(f"{results.folder}/")
+    return f"{place}{f', line {fault.line}' if fault.line else ''}: {fault.why}"
+
+
+def differences(results: Results) -> Markup | None:
+    """The confound ledger: what else differs between the arms."""
+    found = confounds(results)
+    if not found:
+        return None
+    head = ("difference", "weight", *results.arms, "why it matters")
+    rows = [
+        (one.what, one.severity, *(one.values.get(a, "") for a in results.arms), one.why)
+        for one in found
+    ]
+    caption = "Differences between the arms"
+    inside = table(head, rows, caption=caption)
+    box = el("div", inside, class_="scroll", tabindex="0", role="region", aria_label=caption)
+    return join(_summary(found), box)
+
+
+def _summary(found: list[Confound]) -> Markup:
+    severe = [one.what for one in found if one.severity == "severe"]
+    knobs = sum(one.severity == "knob" for one in found)
+    words = f"{knobs} settings differ; the declared factor is among them. "
+    if severe:
+        return el("p", words, el("b", f"Severe: {', '.join(severe)}."), class_="severe")
+    return el("p", words + "No severe difference besides.")

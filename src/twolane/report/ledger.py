@@ -1,0 +1,149 @@
+"""The first token's ledger as stacked bars: one bar an arm, parts in the order they pass.
+
+A bar is one real request, the one whose TTFT is the median, so that its parts sum exactly to
+what the client saw; medians of parts would not. They stand in the table below it.
+
+Rules of this file: HTML boxes in percent of the longest bar. A negative part has no width; it is
+written out beside the bar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from twolane.analysis.attribution import FINDING_SHARE, Part, Population, parts, population
+from twolane.analysis.results import Results
+from twolane.clock import MS
+from twolane.records import AnyCell, Role
+from twolane.report.markup import Markup, details, el, table
+from twolane.report.metrics import number, spoken
+
+# A part narrower than this share of the longest bar is named in the legend only.
+_ROOM_FOR_WORDS = 0.12
+
+KIND: Mapping[Part, str] = {
+    Part.CLIENT_TO_PROXY: "way",
+    Part.PROXY_WAIT: "wait",
+    Part.P_QUEUE: "queue",
+    Part.P_COMPUTE: "compute",
+    Part.P_REST: "rest",
+    Part.HANDOFF: "handoff",
+    Part.D_QUEUE: "transfer",
+    Part.D_FIRST_STEP: "step",
+    Part.D_REST: "rest2",
+    Part.QUEUE: "queue",
+    Part.COMPUTE: "compute",
+    Part.REST: "rest",
+    Part.UNEXPLAINED: "unexplained",
+}
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One population of requests, by arm."""
+
+    title: str
+    arms: Mapping[str, Population]
+
+    @property
+    def longest_ns(self) -> int:
+        return max(one.ttft_ns for one in self.arms.values())
+
+
+def bars(results: Results, cell: AnyCell, role: Role, title: str) -> Bars | None:
+    """The ledgers of one role's requests in one cell, over all runs of each arm."""
+    found = {}
+    for arm in results.arms:
+        ledgers = [
+            ledger
+            for run in results.of_arm(arm)
+            for request in run.requests(role, cell=cell.id)
+            if request.error is None and (ledger := parts(request, boot=run.meta.boot))
+        ]
+        if summed := population(ledgers):
+            found[arm] = summed
+    return Bars(title, found) if found else None
+
+
+def figure(shown: Bars) -> Markup:
+    return el(
+        "div",
+        el("h3", shown.title),
+        [_bar(arm, one, shown.longest_ns) for arm, one in shown.arms.items()],
+        _legend(shown),
+        _as_table(shown),
+        class_="ledger",
+    )
+
+
+def _bar(arm: str, one: Population, longest_ns: int) -> Markup:
+    whole = one.typical.whole()
+    said = f"{arm}: first token after {_ms(one.ttft_ns)}: " + ", ".join(
+        f"{part} {_ms(ns)}" for part, ns in whole.items()
+    )
+    segments = [_segment(part, ns, longest_ns) for part, ns in whole.items() if ns > 0]
+    return el(
+        "div",
+        el("span", arm, class_="arm"),
+        el("div", segments, class_="bar", role="img", aria_label=said),
+        el("span", _ms(one.ttft_ns), class_="total"),
+        _note(one),
+        class_="row",
+    )
+
+
+def _segment(part: Part, ns: int, longest_ns: int) -> Markup:
+    share = ns / longest_ns
+    words = f"{part} {_ms(ns)}"
+    return el(
+        "span",
+        el("span", words) if share >= _ROOM_FOR_WORDS else None,
+        class_=f"part {KIND[part]}",
+        style=f"width:{share * 100:.3f}%",
+        title=words,
+    )
+
+
+def _note(one: Population) -> Markup:
+    """What is unexplained, in the median, and whether that is a finding; negatives written out."""
+    share = f"{one.unexplained_share * 100:.1f} %"
+    finding = f", a finding: more than {FINDING_SHARE * 100:g} %" if one.finding else ""
+    odd = f"; {one.negative} of {one.count} have a part below zero" if one.negative else ""
+    words = f"unexplained, median of {one.count}: {share}{finding}{odd}"
+    return el("span", words, class_="note finding" if one.finding or one.negative else "note")
+
+
+def _legend(shown: Bars) -> Markup:
+    named: dict[str, list[Part]] = {}
+    for part in _parts(shown):
+        named.setdefault(KIND[part], []).append(part)
+    entries = [
+        el("li", el("i", class_=f"part {kind}"), " / ".join(same)) for kind, same in named.items()
+    ]
+    return el("ul", entries, class_="legend")
+
+
+def _parts(shown: Bars) -> Sequence[Part]:
+    return [part for part in Part if any(part in one.medians_ns for one in shown.arms.values())]
+
+
+def _as_table(shown: Bars) -> Markup:
+    head = ("median of each part, ms", *shown.arms)
+    rows = [
+        (str(part), *(_cell(one, part) for one in shown.arms.values())) for part in _parts(shown)
+    ]
+    total = ("first token, median", *(number(one.ttft_ns / MS) for one in shown.arms.values()))
+    count = ("requests", *(str(one.count) for one in shown.arms.values()))
+    caption = f"Parts of the first token: {shown.title}"
+    inside = table(head, [*rows, total, count], caption=caption)
+    box = el("div", inside, class_="scroll", tabindex="0", role="region", aria_label=caption)
+    return details("Medians of every part", box)
+
+
+def _cell(one: Population, part: Part) -> str:
+    return number(one.medians_ns[part] / MS) if part in one.medians_ns else "\N{EN DASH}"
+
+
+def _ms(ns: int) -> str:
+    return spoken(ns / MS, "ms")

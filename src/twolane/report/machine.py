@@ -1,0 +1,104 @@
+"""What made the figures: the machine, the versions, and every engine as it was started."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from twolane.analysis.results import Results, Run
+from twolane.records import EngineMeta
+from twolane.report.facts import budget_of
+from twolane.report.markup import Markup, details, el, join, table
+from twolane.report.metrics import number
+
+
+def machine(results: Results) -> Markup:
+    first = results.runs[0].meta
+    facts = {
+        "campaign": results.campaign,
+        "model": f"{first.model}, context {first.context:,} tokens",
+        "runs": f"{len(results.runs)}, blocks: {len(results.blocks)}",
+        "started": first.started_at,
+        "config hash": first.config_hash,
+        **{str(key): _plain(value) for key, value in first.host.items()},
+    }
+    return join(
+        el("h3", "Machine"),
+        _list(facts),
+        el("h3", "Versions"),
+        _list(dict(sorted(first.versions.items()))),
+        el("h3", "Engines"),
+        _engines(results),
+        [_commands(run) for run in results.runs],
+    )
+
+
+def _list(facts: Mapping[str, str]) -> Markup:
+    pairs = [el("div", el("dt", key), el("dd", value)) for key, value in facts.items()]
+    return el("dl", pairs, class_="facts")
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return number(value)
+    return msgspec.json.encode(value, order="sorted").decode()
+
+
+def _engines(results: Results) -> Markup:
+    head = ("arm", "block", "engine", "role", "group", "devices", "budget", "KV tokens")
+    rows = [
+        (run.arm, str(run.block), *_engine(engine))
+        for run in results.runs
+        for engine in run.meta.engines
+    ]
+    caption = "Engines and where they ran"
+    inside = table((*head, "KV block", "ready, s"), rows, caption=caption)
+    return el("div", inside, class_="scroll", tabindex="0", role="region", aria_label=caption)
+
+
+def _engine(engine: EngineMeta) -> tuple[str, ...]:
+    return (
+        engine.name,
+        engine.role,
+        engine.group,
+        ", ".join(map(str, engine.devices)),
+        _whole(budget_of(engine.argv)),
+        _whole(engine.kv_tokens),
+        _whole(engine.block_size),
+        number(engine.ready_s),
+    )
+
+
+def _whole(value: int | None) -> str:
+    return f"{value:,}" if value is not None else "\N{EN DASH}"
+
+
+def _commands(run: Run) -> Markup:
+    """Command lines and environments, to start the same engines by hand."""
+    texts = [_command(engine) for engine in run.meta.engines]
+    return details(
+        join("How ", el("span", run.arm, class_="arm"), f" was started, block {run.block}"),
+        [el("pre", text, tabindex="0") for text in texts],
+        id_=run.id,
+    )
+
+
+def _command(engine: EngineMeta) -> str:
+    variables = [f"{key}={shlex.quote(value)}" for key, value in sorted(engine.env.items())]
+    return f"# {engine.name}\n" + " \\\n  ".join([*variables, _folded(engine.argv)])
+
+
+def _folded(argv: list[str]) -> str:
+    """A command line with one option a line."""
+    lines: list[str] = []
+    for word in argv:
+        if lines and not word.startswith("--"):
+            lines[-1] += f" {shlex.quote(word)}"
+        else:
+            lines.append(shlex.quote(word))
+    return " \\\n  ".join(lines)

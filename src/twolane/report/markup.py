@@ -1,0 +1,73 @@
+"""HTML as nested calls: text is escaped unless it is already markup.
+
+Rules of this file: it knows HTML's syntax and nothing of what is shown. One function makes every
+element, so that no text of a log or a prompt can become markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+VOID = frozenset({"br", "col", "hr", "img", "meta", "link"})
+
+
+class Markup(str):
+    """Text that is markup already and is not escaped again."""
+
+    __slots__ = ()
+
+
+Child = str | Markup | None | Iterable["Child"]
+
+
+def el(tag: str, /, *children: Child, **attributes: str | float | bool | None) -> Markup:
+    """One element. `class_` is written `class`, `aria_label` `aria-label`; None and False drop."""
+    opened = tag + "".join(_attribute(key, value) for key, value in attributes.items())
+    if tag in VOID:
+        return Markup(f"<{opened}>")
+    return Markup(f"<{opened}>{join(*children)}</{tag}>")
+
+
+def join(*children: Child) -> Markup:
+    """Children in order, text escaped, None dropped."""
+    return Markup("".join(_text(child) for child in children))
+
+
+def _text(child: Child) -> str:
+    if child is None:
+        return ""
+    if isinstance(child, Markup):
+        return child
+    if isinstance(child, str):
+        return escape(child, quote=False)
+    return join(*child)
+
+
+def _attribute(key: str, value: str | float | bool | None) -> str:
+    name = key.rstrip("_").replace("_", "-")
+    if value is None or value is False:
+        return ""
+    if value is True:
+        return f" {name}"
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f' {name}="{escape(text)}"'
+
+
+def table(head: Iterable[Child], rows: Iterable[Iterable[Child]], *, caption: str) -> Markup:
+    """A table whose first column is headers; numbers elsewhere, set right by the style sheet."""
+    return el(
+        "table",
+        el("caption", caption, class_="unseen"),
+        el("thead", el("tr", [el("th", cell, scope="col") for cell in head])),
+        el("tbody", [el("tr", _row(row)) for row in rows]),
+    )
+
+
+def _row(row: Iterable[Child]) -> list[Markup]:
+    first, *rest = row
+    return [el("th", first, scope="row"), *(el("td", cell) for cell in rest)]
+
+
+def details(summary: Child, *inside: Child, id_: str | None = None) -> Markup:
+    return el("details", el("summary", summary), *inside, id=id_)

@@ -1,0 +1,129 @@
+"""What is shown of a cell: which values, under which words, with which formula.
+
+Rules of this file: data only, and how a number is written. The keys are those of
+`analysis.stats.summarise`; the formulas are those of docs/how-we-measure.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One shown value. `compared` metrics are positive by nature, so that arms have a ratio."""
+
+    key: str
+    label: str
+    unit: str
+    formula: str
+    lower_is_better: bool = True
+    compared: bool = True
+
+
+INTERFERENCE = (
+    Metric(
+        "worst_gap_ms",
+        "Worst pause of a reader",
+        "ms",
+        "the longest t(k+1) - t(k) that overlaps the hit, over victims and shots; one sample per "
+        "event, never divided by tokens",
+    ),
+    Metric(
+        "null_worst_gap_ms",
+        "The same, client alone",
+        "ms",
+        "worst pause in the null run, where the long prompt is replaced by a sleep: what the "
+        "client and the machine add by themselves",
+        compared=False,
+    ),
+    Metric(
+        "stalled_s",
+        "Time stalled",
+        "s",
+        "summed gaps longer than max(3 x median gap of that stream's own quiet phase, 50 ms), of "
+        "the victim that lost most",
+        compared=False,
+    ),
+    Metric(
+        "tokens_lost",
+        "Tokens lost",
+        "tokens",
+        "quiet rate x duration of the hit - tokens received in it, of the victim that lost most",
+        compared=False,
+    ),
+    Metric(
+        "aggressor_ttft_ms",
+        "First token of the long prompt",
+        "ms",
+        "t_1 - t_send of the aggressor, median over shots",
+    ),
+)
+
+GRID = (
+    Metric(
+        "ttft_p50_ms",
+        "First token of a short prompt",
+        "ms",
+        "t_1 - t_send, median over requests, nearest rank; a failed request counts as infinite",
+    ),
+    Metric(
+        "tpot_p50_ms",
+        "Time per output token",
+        "ms",
+        "(t_last - t_1) / (N - n_1) per request, median over requests",
+    ),
+    Metric(
+        "throughput_tok_s",
+        "Throughput",
+        "tokens/s",
+        "tokens that arrived inside the window / window; the window runs from the moment in-flight "
+        "first reaches its target to the moment the last request is issued",
+        lower_is_better=False,
+    ),
+)
+
+BY_KIND: Mapping[str, tuple[Metric, ...]] = {"interference": INTERFERENCE, "grid": GRID}
+ALL = INTERFERENCE + GRID
+
+# Milliseconds above this are easier read as seconds.
+_SECONDS_FROM_MS = 10_000
+_MINUS = "\N{MINUS SIGN}"
+_NARROW = "\N{NARROW NO-BREAK SPACE}"
+
+
+def unit_for(unit: str, values: Iterable[float | None]) -> tuple[str, float]:
+    """The unit in which a row of values is written, and what to multiply them by."""
+    largest = max((abs(v) for v in values if v is not None and math.isfinite(v)), default=0.0)
+    return ("s", 1e-3) if unit == "ms" and largest >= _SECONDS_FROM_MS else (unit, 1.0)
+
+
+def number(value: float | None, *, decimals: int | None = None) -> str:
+    """A number for people: three significant digits or whole, thousands set apart by commas."""
+    if value is None:
+        return "n/a"
+    if math.isinf(value):
+        return "never"
+    if decimals is None:
+        size = abs(value)
+        decimals = 0 if size >= 100 or value == 0 else 1 if size >= 10 else 2
+    text = f"{abs(value):,.{decimals}f}"
+    return f"{_MINUS}{text}" if value < 0 and text.strip("0.,") else text
+
+
+def spoken(value: float | None, unit: str) -> str:
+    """A number with its unit inside a sentence: `2,206 ms`, `12.3 s`, `never`."""
+    if value is None or math.isinf(value):
+        return number(value)
+    unit, factor = unit_for(unit, [value])
+    value *= factor
+    rounded = number(value, decimals=0) if unit == "ms" and abs(value) >= 10 else number(value)
+    return f"{rounded}{_NARROW}{unit}" if unit else rounded
+
+
+def ratio(value: float) -> str:
+    """A ratio with the digits that its size deserves: `0.021x`, `1.08x`, `12x`."""
+    decimals = 3 if value < 0.1 else 2 if value < 10 else 0
+    return f"{value:.{decimals}f}\N{MULTIPLICATION SIGN}"

@@ -1,0 +1,205 @@
+"""The page: results folder in, one HTML file out that needs no network and no script.
+
+Rules of this file: it orders the sections and holds no figure of its own. What a reader needs
+first comes first: the answer, the picture that shows it, the figures, where the first token's
+time went, why to believe it, what made it, how it is defined.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from twolane.analysis.results import Results, load
+from twolane.records import GridCell, InterferenceCell
+from twolane.report import figures, gates, ledger, machine, methods, timeline, waits
+from twolane.report.facts import Facts, descriptions
+from twolane.report.markup import Markup, details, el, join
+from twolane.report.text import Verdict, verdict
+
+NAME = "report.html"
+# Nothing may be fetched and nothing run; a page that tries is stopped by the reader's browser.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def write(results_folder: Path) -> Path:
+    """Write `report.html` into a campaign's results folder and return its path.
+
+    Raises QuestionError if the folder holds no results.
+    """
+    path = results_folder / NAME
+    beside = path.with_name(f"{NAME}.tmp")
+    beside.write_text(html(load(results_folder)), encoding="utf-8")
+    beside.replace(path)
+    return path
+
+
+def html(results: Results) -> str:
+    """The whole page as text; the same results give the same bytes."""
+    facts = Facts(results)
+    told = verdict(facts)
+    head = el(
+        "head",
+        el("meta", charset="utf-8"),
+        el("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        el("meta", name="color-scheme", content="light dark"),
+        el("title", f"twolane: {results.campaign}"),
+        el("style", Markup(_style())),
+    )
+    sections = _sections(facts) if results.runs else []
+    body = el(
+        "body",
+        el("a", "Skip to the figures", href="#figures", class_="skip"),
+        _opening(results, told),
+        _contents(sections),
+        el("main", [_section(*one) for one in sections], gates.unreadable(results)),
+        _ending(results),
+    )
+    return f"<!doctype html>\n{el('html', head, body, lang='en')}\n"
+
+
+@cache
+def _style() -> str:
+    return files("twolane.report").joinpath("style.css").read_text(encoding="utf-8")
+
+
+Section = tuple[str, str, Markup]
+
+
+def _sections(facts: Facts) -> list[Section]:
+    results = facts.results
+    words = descriptions(results.runs)
+    found: list[Section] = []
+    if facts.interference is not None:
+        found.append(("streams", "What the readers saw", _streams(facts, words)))
+    found.append(("figures", "The figures", _figures(facts, words)))
+    if parts := _ledgers(facts):
+        found.append(("first-token", "Where the first token\u2019s time went", parts))
+    found.append(("gates", "Why these figures may be believed", _gates(facts)))
+    found.append(("machine", "What made them", machine.machine(results)))
+    found.append(("methods", "How they are defined", methods.methods(facts)))
+    return found
+
+
+def _opening(results: Results, told: Verdict) -> Markup:
+    finding = [el("strong", p.text) if p.strong else p.text for p in told.finding]
+    first = results.runs[0].meta if results.runs else None
+    when = f" \N{MIDDLE DOT} {first.started_at}" if first else ""
+    return el(
+        "header",
+        el("p", el("b", "twolane"), f" \N{MIDDLE DOT} {results.campaign}{when}", class_="brand"),
+        el("h1", "What does one long prompt do to everybody else\u2019s stream?"),
+        el("p", finding, class_="finding", id="verdict"),
+        el("p", told.cost, class_="cost") if told.cost else None,
+        el("p", told.confidence, class_="confidence") if told.confidence else None,
+        class_="opening",
+    )
+
+
+def _contents(sections: list[Section]) -> Markup | None:
+    links = [el("li", el("a", title, href=f"#{name}")) for name, title, _ in sections]
+    return el("nav", el("ul", links), aria_label="Contents") if links else None
+
+
+def _section(name: str, title: str, inside: Markup) -> Markup:
+    heading = el("h2", title, el("a", "#", href=f"#{name}", aria_label=f"Link to: {title}"))
+    return el("section", heading, inside, id=name, class_="part")
+
+
+def _streams(facts: Facts, words: dict[str, str]) -> Markup:
+    cell = facts.interference
+    assert cell is not None
+    every = [p for run in facts.results.runs for p in timeline.panels(run, cell)]
+    if not every:
+        return el("p", "No shot of this cell can be drawn: a reader never streamed.")
+    first = _first_shots(every, facts.arms)
+    null = next((p for p in every if p.null), None)
+    shown = [*first, *([null] if null else [])]
+    axis = timeline.Axis.over(shown)
+    rest = [p for p in every if p not in shown and not p.null]
+    threshold = max(s.threshold_ms for p in every for s in p.strips)
+    return join(
+        _caption(cell, threshold),
+        timeline.figure(shown, axis, words, cell),
+        timeline.as_table(every, "The same in numbers, every shot of every run"),
+        _others(rest, words, cell),
+        el("h3", "Every pause while the long prompt was prefilled"),
+        el("p", _waits_caption(threshold), class_="lede"),
+        waits.figure(waits.rows(every, words), threshold),
+    )
+
+
+def _first_shots(panels: list[timeline.Panel], arms: tuple[str, ...]) -> list[timeline.Panel]:
+    """The first real shot of each arm: chosen by place, not by what it shows."""
+    real = [panel for panel in panels if not panel.null]
+    found = (next((p for p in real if p.arm == arm), None) for arm in arms)
+    return [panel for panel in found if panel]
+
+
+def _caption(cell: InterferenceCell, threshold_ms: float) -> Markup:
+    text = (
+        f"Each strip is one reader\u2019s stream; its height is the speed at which tokens arrive, "
+        f"so its area is tokens. In the shaded time a {cell.prompt:,}-token prompt is being "
+        f"prefilled. A hole with a red floor is a stall: a pause longer than {threshold_ms:,.0f} "
+        f"ms. Shown is the first shot of each arm."
+    )
+    return el("p", text, class_="lede")
+
+
+def _waits_caption(threshold_ms: float) -> str:
+    return (
+        "One tick a pause between two tokens of a reader, all shots and blocks. Red ticks lie "
+        f"past the stall threshold ({threshold_ms:,.0f} ms, dashed); the black tick is the worst "
+        "pause of the null run, which the client adds by itself."
+    )
+
+
+def _others(
+    panels: list[timeline.Panel], words: dict[str, str], cell: InterferenceCell
+) -> Markup | None:
+    if not panels:
+        return None
+    axis = timeline.Axis.over(panels)
+    summary = f"The other {len(panels)} shot{'s' * (len(panels) != 1)}"
+    return details(summary, timeline.figure(panels, axis, words, cell))
+
+
+def _figures(facts: Facts, words: dict[str, str]) -> Markup:
+    over = "one run of each arm" if facts.blocks == 1 else f"medians over {facts.blocks} blocks"
+    text = f"Figures are {over}; below them the ratio to {facts.reference}. Bars start at zero."
+    return join(el("p", text, class_="lede"), figures.figure(facts, words))
+
+
+def _ledgers(facts: Facts) -> Markup | None:
+    found = []
+    for cell in facts.cells:
+        if isinstance(cell, InterferenceCell):
+            title = f"The long prompt, {cell.prompt:,} tokens"
+            found.append(ledger.bars(facts.results, cell, "aggressor", title))
+        elif isinstance(cell, GridCell):
+            title = f"Short prompts, {cell.prompt:,} tokens, {cell.users} at a time"
+            found.append(ledger.bars(facts.results, cell, "grid", title))
+    drawn = [ledger.figure(one) for one in found if one]
+    lede = (
+        "One bar is one request, the one with the median time to its first token; its parts sum "
+        "exactly to what the client saw. Hatched is what no account explains."
+    )
+    return join(el("p", lede, class_="lede"), drawn) if drawn else None
+
+
+def _gates(facts: Facts) -> Markup:
+    return join(
+        gates.gates(facts),
+        el("h3", "Excluded points"),
+        gates.excluded(facts),
+        el("h3", "What else differs between the arms"),
+        gates.differences(facts.results) or el("p", "Nothing that was recorded."),
+    )
+
+
+def _ending(results: Results) -> Markup:
+    again = f"twolane report {results.folder.name}"
+    hint = el("p", "Made by twolane from the raw files beside it. To remake this page:")
+    return el("footer", hint, el("pre", again, tabindex="0"))

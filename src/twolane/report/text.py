@@ -1,0 +1,201 @@
+"""The answer in words: one sentence with its numbers and its confidence, and a terminal table.
+
+Rules of this file: it says what the figures say and no more. An excluded figure is named as
+such; one block is called indicative; where nothing was measured it says that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from twolane.analysis.results import Results
+from twolane.records import AnyCell, InterferenceCell
+from twolane.report.facts import Facts, Figure, descriptions, shown
+from twolane.report.metrics import GRID, INTERFERENCE, Metric, number, ratio, spoken, unit_for
+
+WORST, NULL, _, _, LONG_TTFT = INTERFERENCE
+# A worst pause up to this multiple of the client's own cannot be told from it.
+_CLIENT_REACH = 1.5
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of words of the verdict; `strong` where it is the figure that answers."""
+
+    text: str
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a page opens with: the finding, what it costs, and how sure it is."""
+
+    finding: tuple[Piece, ...]
+    cost: str
+    confidence: str
+
+    def __str__(self) -> str:
+        finding = "".join(piece.text for piece in self.finding)
+        return " ".join(part for part in (finding, self.cost, self.confidence) if part)
+
+
+def verdict_sentence(results: Results) -> str:
+    """The answer to the campaign's question with its numbers and its confidence, plain text."""
+    return str(verdict(Facts(results)))
+
+
+def verdict(facts: Facts) -> Verdict:
+    cell = facts.interference
+    if not facts.results.runs:
+        return _nothing("No run can be read here, so there is no answer.")
+    if cell is None:
+        return _nothing("No run finished an interference cell, so there is no answer yet.")
+    words = descriptions(facts.results.runs)
+    figures = [facts.figure(cell, WORST.key, arm) for arm in facts.arms]
+    seen = [figure for figure in figures if figure.value is not None]
+    if not seen:
+        return _nothing("No arm has a worst pause, so there is no answer yet.")
+    best = min((f for f in seen if not f.excluded), key=lambda f: f.value or 0.0, default=None)
+    return Verdict(
+        finding=_finding(facts, cell, seen, best, words),
+        cost=_cost(facts, cell, best.arm, words) if best else "",
+        confidence=_confidence(facts, cell, best),
+    )
+
+
+def _nothing(why: str) -> Verdict:
+    return Verdict((Piece(why),), "", "")
+
+
+def _finding(
+    facts: Facts,
+    cell: InterferenceCell,
+    seen: Sequence[Figure],
+    best: Figure | None,
+    words: dict[str, str],
+) -> tuple[Piece, ...]:
+    readers = "the reader's" if cell.victims == 1 else "the readers'"
+    pieces = [
+        Piece(f"While a {cell.prompt:,}-token prompt was prefilled, {readers} worst pause was ")
+    ]
+    for place, figure in enumerate(seen):
+        pieces.append(Piece(_separator(place, len(seen))))
+        pieces.append(Piece(spoken(figure.value, WORST.unit), strong=figure is best))
+        excluded = ", excluded" if figure.excluded else ""
+        pieces.append(Piece(f" with {_with(words[figure.arm])}{excluded}"))
+    pieces.append(Piece(_client(facts, cell, best)))
+    return tuple(piece for piece in pieces if piece.text)
+
+
+def _separator(place: int, count: int) -> str:
+    if place == 0:
+        return ""
+    return " and " if place == count - 1 else ", "
+
+
+def _with(words: str) -> str:
+    """`two copies, budget 2,048` inside a list that has commas of its own."""
+    if words.startswith("split"):
+        return "the split"
+    return words.replace(", budget", " at budget")
+
+
+def _client(facts: Facts, cell: AnyCell, best: Figure | None) -> str:
+    """What the client adds by itself, from the null runs: the largest of them bounds all arms."""
+    nulls = [facts.figure(cell, NULL.key, arm).value for arm in facts.arms]
+    alone = max((value for value in nulls if value is not None), default=None)
+    if alone is None:
+        return "; no null run says what the client alone adds."
+    beyond = best is None or best.value is None or best.value > _CLIENT_REACH * alone
+    rider = "" if beyond else ", so the smallest cannot be told from it"
+    return f" (the client alone: {spoken(alone, NULL.unit)}{rider})."
+
+
+def _cost(facts: Facts, cell: InterferenceCell, best: str, words: dict[str, str]) -> str:
+    """What the best arm pays, against the first arm that is not it."""
+    rival = next((arm for arm in facts.arms if arm != best), None)
+    asked = [_Cost(cell, LONG_TTFT, "the long prompt's first token")]
+    if facts.grid is not None:
+        asked.append(_Cost(facts.grid, GRID[0], "a short prompt's"))
+        asked.append(_Cost(facts.grid, GRID[2], "throughput"))
+    parts = [_change(facts, one, best, rival) for one in asked] if rival else []
+    told = [part for part in parts if part]
+    if not told or rival is None:
+        return ""
+    subject = _with(words[best])
+    return f"Against {_with(words[rival])}, {subject} changed " + _listed(told) + "."
+
+
+@dataclass(frozen=True)
+class _Cost:
+    cell: AnyCell
+    metric: Metric
+    words: str
+
+
+def _change(facts: Facts, cost: _Cost, arm: str, rival: str) -> str | None:
+    metric = cost.metric
+    here = facts.figure(cost.cell, metric.key, arm)
+    there = facts.figure(cost.cell, metric.key, rival)
+    if here.value is None or not there.value or here.excluded or there.excluded:
+        return None
+    before, after = spoken(there.value, metric.unit), spoken(here.value, metric.unit)
+    return f"{cost.words} from {before} to {after} ({ratio(here.value / there.value)})"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+
+
+def _confidence(facts: Facts, cell: InterferenceCell, best: Figure | None) -> str:
+    if best is None:
+        return "Every arm's figure is excluded by a reason code, so there is no verdict."
+    others = [arm for arm in facts.arms if arm != best.arm]
+    if not others:
+        return "Only one arm was run, so there is nothing to compare it with."
+    if facts.blocks == 1:
+        return "Indicative: one block shows no spread, so this is not a verdict."
+    told = [facts.versus(cell, WORST, best.arm, other) for other in others]
+    parts = [f"against {one.b} {_outcome(one.verdict, one.a)}" for one in told]
+    return f"Over {facts.blocks} blocks, {_listed(parts)}."
+
+
+def _outcome(words: str, a: str) -> str:
+    return f"{a} is better" if words == "A better" else words.replace("B better", f"{a} is worse")
+
+
+# --------------------------------------------------------------------------------- terminal
+
+
+def terminal_table(results: Results) -> Table:
+    """Figures by cell and metric, one column an arm; excluded figures struck, codes beside."""
+    facts = Facts(results)
+    table = Table(title=None, pad_edge=False, box=None, header_style="bold")
+    table.add_column("")
+    for arm in facts.arms:
+        table.add_column(arm, justify="right")
+    table.add_column("", style="dim")
+    for cell in facts.cells:
+        if metrics := shown(cell):
+            table.add_row(Text(cell.id, style="bold"))
+            for metric in metrics:
+                _add(table, facts, cell, metric)
+    return table
+
+
+def _add(table: Table, facts: Facts, cell: AnyCell, metric: Metric) -> None:
+    figures = [facts.figure(cell, metric.key, arm) for arm in facts.arms]
+    unit, factor = unit_for(metric.unit, [figure.value for figure in figures])
+    table.add_row(Text(f"  {metric.label}"), *(_text(f, factor) for f in figures), unit)
+
+
+def _text(figure: Figure, factor: float) -> Text:
+    value = None if figure.value is None else figure.value * factor
+    if not figure.excluded:
+        return Text(number(value))
+    codes = ",".join(dict.fromkeys(code.code for code in figure.codes))
+    return Text.assemble((number(value), "strike dim"), (f" {codes}", "yellow"))

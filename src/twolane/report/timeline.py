@@ -1,0 +1,306 @@
+"""The readers' streams over time: one strip a victim, the same time axis for every arm.
+
+A strip is the stream's speed, drawn so that area is tokens: the stretch between two events is as
+high as 1 / its length (times the tokens that the later event brought). A stream that flows is a
+band, a slow one a lower band, a stall a hole, and the tokens lost are the ink that is missing.
+
+Rules of this file: geometry in, markup out. Marks are SVG stretched to the box's width, words are
+HTML placed in percent of it, so that a phone and a page of paper get the same picture with
+letters of the same size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from twolane.analysis import stats
+from twolane.analysis.results import Run
+from twolane.clock import MS, NS
+from twolane.records import InterferenceCell
+from twolane.report.markup import Markup, details, el, join, table
+from twolane.report.metrics import number, spoken
+
+# A strip's inner size in SVG units; its width is stretched to the page.
+WIDTH, HEIGHT = 4000, 100
+# The quiet speed stands at this share of a strip's height: room for a burst above it.
+QUIET_SHARE = 0.72
+# Steps narrower than this many units are joined, tokens kept: finer than any screen shows.
+FINEST = 2.0
+
+
+@dataclass(frozen=True)
+class Hole:
+    """A stall: seconds since the aggressor was sent, and its length in milliseconds."""
+
+    start_s: float
+    end_s: float
+
+    @property
+    def length_ms(self) -> float:
+        return (self.end_s - self.start_s) * 1e3
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stretch of a stream: `tokens` arrived at its end. Seconds since the aggressor's send."""
+
+    start_s: float
+    end_s: float
+    tokens: int
+
+    @property
+    def speed(self) -> float:
+        return self.tokens / (self.end_s - self.start_s)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """One victim in one shot."""
+
+    name: str
+    steps: tuple[Step, ...]
+    holes: tuple[Hole, ...]
+    worst: Hole | None
+    quiet_rate: float
+    lost: float
+    threshold_ms: float
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One shot of one run: its victims' strips and its phases, in seconds since the send."""
+
+    arm: str
+    run: str
+    null: bool
+    shot: int
+    hit_s: float  # how long the aggressor took to its first token
+    begin_s: float
+    end_s: float
+    strips: tuple[Strip, ...]
+
+    @property
+    def worst_ms(self) -> float:
+        return max((s.worst.length_ms for s in self.strips if s.worst), default=0.0)
+
+
+def panels(run: Run, cell: InterferenceCell) -> list[Panel]:
+    """Every shot of `cell` in `run`, the null shot first."""
+    shots: dict[int, list[stats.Victim]] = {}
+    for victim in stats.victims(run.requests("victim", "aggressor", "null", cell=cell.id)):
+        shots.setdefault(victim.request.shot, []).append(victim)
+    return [_panel(run, shot, found) for shot, found in sorted(shots.items())]
+
+
+def _panel(run: Run, shot: int, victims: Sequence[stats.Victim]) -> Panel:
+    phases = victims[0].phases
+    return Panel(
+        arm=run.arm,
+        run=run.id,
+        null=victims[0].null,
+        shot=shot,
+        hit_s=stats.seconds_of(phases.hit),
+        begin_s=(phases.quiet_ns - phases.hit_ns) / NS,
+        end_s=(phases.end_ns - phases.hit_ns) / NS,
+        strips=tuple(_strip(victim) for victim in victims),
+    )
+
+
+def _strip(victim: stats.Victim) -> Strip:
+    phases, origin = victim.phases, victim.phases.hit_ns
+    gaps = stats.gaps(victim.request)
+    tokens = stats.token_counts(victim.request)[1:]
+    threshold = stats.stall_threshold_ns([g for g in gaps if g.inside(phases.quiet)])
+    steps = (
+        Step((gap.start_ns - origin) / NS, (gap.end_ns - origin) / NS, count)
+        for gap, count in zip(gaps, tokens, strict=True)
+        if gap.end_ns > phases.quiet_ns and gap.length_ns > 0
+    )
+    hit = [gap for gap in gaps if gap.overlaps(phases.hit)]
+    worst = max(hit, key=lambda gap: gap.length_ns, default=None)
+    return Strip(
+        name=f"reader {victim.request.index + 1}",
+        steps=tuple(steps),
+        holes=tuple(_hole(gap, origin) for gap in gaps if gap.length_ns > threshold),
+        worst=_hole(worst, origin) if worst else None,
+        quiet_rate=victim.quiet_rate_tok_s,
+        lost=victim.tokens_lost,
+        threshold_ms=threshold / MS,
+    )
+
+
+def _hole(gap: stats.Gap, origin: int) -> Hole:
+    return Hole((gap.start_ns - origin) / NS, (gap.end_ns - origin) / NS)
+
+
+# ------------------------------------------------------------------------------------ drawing
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Seconds across the width of a figure, shared by its panels."""
+
+    begin_s: float
+    end_s: float
+
+    @classmethod
+    def over(cls, panels: Iterable[Panel]) -> Axis:
+        every = list(panels)
+        return cls(min(p.begin_s for p in every), max(p.end_s for p in every))
+
+    def share(self, at_s: float) -> float:
+        """Of the width, in 0 ... 1, for a moment in seconds."""
+        return (at_s - self.begin_s) / (self.end_s - self.begin_s)
+
+    def percent(self, at_s: float) -> str:
+        return f"{self.share(at_s) * 100:.3f}%"
+
+    def ticks(self) -> list[float]:
+        """About six round moments."""
+        step = next(s for s in _ROUND if (self.end_s - self.begin_s) / s <= 8)
+        first = -(-self.begin_s // step) * step
+        count = int((self.end_s - first) // step) + 1
+        return [first + step * i for i in range(count)]
+
+
+_ROUND = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 1e9)
+
+
+def figure(
+    panels: Sequence[Panel], axis: Axis, words: dict[str, str], cell: InterferenceCell
+) -> Markup:
+    """Panels under each other on one axis."""
+    top = max((s.quiet_rate for panel in panels for s in panel.strips), default=1.0) or 1.0
+    return el(
+        "div",
+        [_drawn(panel, axis, words, top / QUIET_SHARE, cell) for panel in panels],
+        _axis(axis),
+        class_="timeline",
+    )
+
+
+def _drawn(
+    panel: Panel, axis: Axis, words: dict[str, str], full: float, cell: InterferenceCell
+) -> Markup:
+    name = "client alone (null run)" if panel.null else words[panel.arm]
+    what = "a sleep instead of the prompt" if panel.null else f"{cell.prompt:,} tokens prefilled"
+    left, right = axis.share(0), axis.share(panel.hit_s)
+    shade = f"left:{left * 100:.3f}%;width:{(right - left) * 100:.3f}%"
+    return el(
+        "section",
+        el(
+            "header",
+            el("h3", el("span", panel.arm, class_="arm"), " ", el("span", name, class_="words")),
+            el("p", "worst pause ", el("b", spoken(panel.worst_ms, "ms"))),
+        ),
+        el(
+            "div",
+            el("div", el("span", what), class_="hit", style=shade),
+            [_strip_drawn(strip, axis, full) for strip in panel.strips],
+            class_="strips",
+        ),
+        class_="panel null" if panel.null else "panel",
+    )
+
+
+def _strip_drawn(strip: Strip, axis: Axis, full: float) -> Markup:
+    worst = spoken(strip.worst.length_ms, "ms") if strip.worst else "none"
+    said = (
+        f"{strip.name}: quiet {number(strip.quiet_rate)} tokens/s, worst pause {worst}, "
+        f"{number(strip.lost, decimals=0)} tokens lost"
+    )
+    band = el("path", d=_band(strip.steps, axis, full), class_="band")
+    holes = el("path", d=_holes(strip.holes, axis), class_="holes")
+    svg = el(
+        "svg",
+        *(el("title", said), band, holes),
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label=said,
+    )
+    label = el("span", strip.name, class_="name")
+    return el("div", svg, label, _mark(strip, axis), class_="strip")
+
+
+def _mark(strip: Strip, axis: Axis) -> Markup | None:
+    """The worst pause's length, written in or beside its hole, if it is a stall."""
+    worst = strip.worst
+    if worst is None or worst.length_ms <= strip.threshold_ms:
+        return None
+    middle = (worst.start_s + worst.end_s) / 2
+    return el(
+        "span",
+        spoken(worst.length_ms, "ms"),
+        class_="mark",
+        style=f"left:{axis.percent(middle)}",
+    )
+
+
+def _band(steps: Sequence[Step], axis: Axis, full: float) -> str:
+    """The outline of the speed: for each step, up to its speed and along its length."""
+    if not steps:
+        return ""
+    drawn = [f"M{axis.share(steps[0].start_s) * WIDTH:.1f} {HEIGHT}"]
+    for step in _joined(steps, FINEST / WIDTH * (axis.end_s - axis.begin_s)):
+        height = HEIGHT * (1 - min(1.0, step.speed / full))
+        drawn.append(f"V{height:.0f}H{axis.share(step.end_s) * WIDTH:.1f}")
+    return "".join(drawn) + f"V{HEIGHT}Z"
+
+
+def _joined(steps: Iterable[Step], finest_s: float) -> Iterator[Step]:
+    """Steps at least `finest_s` long; shorter neighbours become one, with all their tokens."""
+    open_: Step | None = None
+    for step in steps:
+        open_ = Step(open_.start_s, step.end_s, open_.tokens + step.tokens) if open_ else step
+        if open_.end_s - open_.start_s >= finest_s:
+            yield open_
+            open_ = None
+    if open_:
+        yield open_
+
+
+def _holes(holes: Iterable[Hole], axis: Axis) -> str:
+    """A line along the floor under every stall."""
+    return "".join(
+        f"M{axis.share(h.start_s) * WIDTH:.1f} {HEIGHT - 2}H{axis.share(h.end_s) * WIDTH:.1f}"
+        for h in holes
+    )
+
+
+def _axis(axis: Axis) -> Markup:
+    ticks = [
+        el("span", f"{t:g}", style=f"left:{axis.percent(t)}")
+        for t in (round(t, 3) for t in axis.ticks())
+    ]
+    title = el("p", "seconds since the long prompt was sent")
+    return el("div", el("div", ticks, class_="ticks"), title, class_="axis", aria_hidden="true")
+
+
+def as_table(panels: Sequence[Panel], summary: str) -> Markup:
+    """The same picture in numbers."""
+    rows = [
+        (
+            "client alone" if panel.null else panel.arm,
+            strip.name,
+            number(strip.quiet_rate),
+            number(panel.hit_s),
+            number(strip.worst.length_ms if strip.worst else None),
+            number(sum(h.length_ms for h in strip.holes) / 1e3),
+            str(len(strip.holes)),
+            number(strip.lost, decimals=0),
+        )
+        for panel in panels
+        for strip in panel.strips
+    ]
+    head = ("arm", "stream", "quiet, tokens/s", "prefill, s", "worst pause, ms")
+    rest = ("stalled, s", "stalls", "tokens lost")
+    return details(summary, _scroll(table((*head, *rest), rows, caption=summary)))
+
+
+def _scroll(inside: Markup) -> Markup:
+    return el("div", inside, class_="scroll", tabindex="0", role="region", aria_label="table")
+
+
+__all__ = ["Axis", "Panel", "as_table", "figure", "join", "panels"]
