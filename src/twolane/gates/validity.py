@@ -1,0 +1,292 @@
+"""Reason codes: why a cell's point enters no verdict. Never silent, never a guess.
+
+Rules of this file: pure; a code is given on evidence only. Where a value is not there (an
+engine without that counter, a server without metrics) its rule is not applied, and where a rule
+is applied its value and its limit are in the code. Definitions are those of `analysis.measures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from twolane.analysis.measures import (
+    STALL_FLOOR_NS,
+    Window,
+    cached_share,
+    inflight,
+    little_inflight,
+    seconds_of,
+    throughput_tok_s,
+)
+from twolane.clock import MS
+from twolane.records import AnyCell, Code, GridCell, NeedleResult, Request
+
+EngineRole = Literal["both", "prefill", "decode"]
+Values = Mapping[str, float]
+"""One engine's counters by sample name, as in `records.Sample.values`."""
+
+INFLIGHT_SHARE: Final = 0.95
+LITTLE_TOLERANCE: Final = 0.05
+CACHE_TOLERANCE: Final = 0.01
+UNSTEADY_TOLERANCE: Final = 0.1
+UNSTEADY_MIN_S: Final = 10.0
+"""Halves of a shorter window differ by chance."""
+
+SMALLEST_EFFECT_MS: Final = STALL_FLOOR_NS / MS
+"""The smallest stall that is claimed, unless the caller claims less."""
+
+DEFAULT_BLOCK: Final = 16
+"""vLLM's block size, where the engine did not tell its own."""
+
+SOURCES: Final = ("local_compute", "local_cache_hit", "external_kv_transfer")
+TRANSFER_FAULTS: Final = {
+    "vllm:nixl_num_failed_transfers_total": "failed KV transfers",
+    "vllm:nixl_num_failed_notifications_total": "failed KV notifications",
+    "vllm:nixl_num_kv_expired_reqs_total": "KV leases that expired before they were read",
+    "vllm:nixl_num_notifications_after_expiry_total": "KV read after its lease: wrong answers",
+}
+PREEMPTIONS: Final = "vllm:num_preemptions_total"
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What each engine counted during a cell: the difference of two samples, by engine."""
+
+    before: Mapping[str, Values]
+    after: Mapping[str, Values]
+    roles: Mapping[str, EngineRole]
+
+    def total(
+        self, name: str, roles: Iterable[EngineRole] = ("both", "prefill", "decode")
+    ) -> float | None:
+        """Summed over the engines of `roles`; None if none of them has it in both samples."""
+        deltas = [
+            self.after[engine][name] - self.before[engine].get(name, 0.0)
+            for engine, role in self.roles.items()
+            if role in roles and engine in self.before and name in self.after.get(engine, {})
+        ]
+        return sum(deltas) if deltas else None
+
+    def prompt_tokens(self, source: str, roles: Iterable[EngineRole]) -> float | None:
+        return self.total(f'vllm:prompt_tokens_by_source_total{{source="{source}"}}', roles)
+
+
+def judge(
+    cell: AnyCell,
+    requests: Sequence[Request],
+    window_ns: Window | None,
+    *,
+    before: Mapping[str, Values],
+    after: Mapping[str, Values],
+    roles: Mapping[str, EngineRole],
+    needle: NeedleResult | None = None,
+    block_size: int = DEFAULT_BLOCK,
+    expected_cached: float = 0.0,
+    problem: str | None = None,
+    lag_p99_ms: float | None = None,
+    smallest_effect_ms: float = SMALLEST_EFFECT_MS,
+) -> list[Code]:
+    """Every code that the cell earned, at most one of each.
+
+    `before` and `after` are the engines' counters around the cell, by engine name. `needle` is
+    the gate's result where there was one; `expected_cached` the share of prompt tokens that the
+    generator expects to be cached; `problem` why the driver ended the cell early.
+    """
+    counters = Counters(before, after, roles)
+    found = [
+        _needle(needle),
+        _failed(requests, problem),
+        _cache(requests, counters, expected_cached),
+        _degenerate(requests, counters, block_size),
+        _length(requests),
+        _preempt(counters),
+        _client(lag_p99_ms, smallest_effect_ms),
+    ]
+    if isinstance(cell, GridCell) and window_ns is not None:
+        found += [
+            _inflight(cell, requests, window_ns),
+            _little(cell, requests, window_ns),
+            _unsteady(requests, window_ns),
+        ]
+    return [code for code in found if code is not None]
+
+
+# ------------------------------------------------------------------------------ in every cell
+
+
+def _needle(result: NeedleResult | None) -> Code | None:
+    if result is None or result.passed:
+        return None
+    missed = [answer for answer in result.answers if not answer.ok]
+    if not missed:
+        return Code(code="NEEDLE", why="the gate has no answers")
+    first = missed[0]
+    return Code(
+        code="NEEDLE",
+        why=f"{len(missed)} of {len(result.answers)} needles missed, first at {first.length} "
+        f"tokens, depth {first.depth:g}: {first.reason or 'wrong answer'}",
+        value=float(len(missed)),
+        limit=0.0,
+    )
+
+
+def _failed(requests: Sequence[Request], problem: str | None) -> Code | None:
+    errors = [r.error for r in requests if r.error is not None]
+    if not errors and problem is None:
+        return None
+    counted = f"{len(errors)} of {len(requests)} requests failed, first: {errors[0]}"
+    why = "; ".join(filter(None, [problem, counted if errors else None]))
+    return Code(code="FAILED", why=why, value=float(len(errors)), limit=0.0)
+
+
+def _cache(requests: Sequence[Request], counters: Counters, expected: float) -> Code | None:
+    """By the engines' counters where there are some, else by the answers' own usage.
+
+    In a split the decode engine must not have cached either: it would hide transfers.
+    """
+    shares = {
+        "engines that prefill": _cached_by_engines(counters, ("both", "prefill")),
+        "decode engines": _cached_by_engines(counters, ("decode",)),
+    }
+    if all(share is None for share in shares.values()):
+        shares = {"answers' usage": cached_share(requests)}
+    for whose, share in shares.items():
+        if share is not None and abs(share - expected) > CACHE_TOLERANCE:
+            return Code(
+                code="CACHE",
+                why=f"{share:.1%} of prompt tokens were cached by the {whose}, "
+                f"expected {expected:.1%}",
+                value=share,
+                limit=expected,
+            )
+    return None
+
+
+def _cached_by_engines(counters: Counters, roles: tuple[EngineRole, ...]) -> float | None:
+    by_source = [counters.prompt_tokens(source, roles) for source in SOURCES]
+    total = sum(tokens or 0.0 for tokens in by_source)
+    return (by_source[1] or 0.0) / total if total > 0 else None
+
+
+def _degenerate(requests: Sequence[Request], counters: Counters, block: int) -> Code | None:
+    """A split that is none: the decode engine prefills itself, or KV did not arrive."""
+    if "decode" not in counters.roles.values():
+        return None
+    for name, what in TRANSFER_FAULTS.items():
+        count = counters.total(name)
+        if count:
+            return Code(code="DEGENERATE", why=f"{count:g} {what}", value=count, limit=0.0)
+    answered = [r for r in requests if r.role != "null" and r.first_ns is not None]
+    allowance = float(block * len(answered))
+    computed = counters.prompt_tokens("local_compute", ("decode",))
+    if computed is not None and computed > allowance:
+        return Code(
+            code="DEGENERATE",
+            why=f"the decode engine computed {computed:g} prompt tokens itself in "
+            f"{len(answered)} requests",
+            value=computed,
+            limit=allowance,
+        )
+    return _not_transferred(answered, counters, allowance)
+
+
+def _not_transferred(
+    answered: Sequence[Request], counters: Counters, allowance: float
+) -> Code | None:
+    moved = counters.prompt_tokens("external_kv_transfer", ("decode",))
+    needed = sum(r.prompt_tokens or r.prompt_asked for r in answered) - allowance
+    if moved is None or moved >= needed:
+        return None
+    return Code(
+        code="DEGENERATE",
+        why=f"KV of {moved:g} prompt tokens reached the decode engine, {needed:g} were needed",
+        value=moved,
+        limit=needed,
+    )
+
+
+def _length(requests: Sequence[Request]) -> Code | None:
+    """Fixed answers must be as long as asked; victims must have been ended by the client."""
+    wrong = [r for r in requests if r.error is None and _wrong_length(r)]
+    if not wrong:
+        return None
+    first = wrong[0]
+    return Code(
+        code="LENGTH",
+        why=f"{len(wrong)} answers differ from the length asked, first {first.id}: "
+        f"{first.output_tokens} of {first.output_asked} tokens, {first.finish_reason}",
+        value=float(first.output_tokens),
+        limit=float(first.output_asked),
+    )
+
+
+def _wrong_length(request: Request) -> bool:
+    if request.role == "victim":
+        return request.finish_reason != "stopped_by_client"
+    return request.role in ("grid", "aggressor") and request.output_tokens != request.output_asked
+
+
+def _preempt(counters: Counters) -> Code | None:
+    count = counters.total(PREEMPTIONS)
+    if not count:
+        return None
+    return Code(code="PREEMPT", why=f"{count:g} preemptions", value=count, limit=0.0)
+
+
+def _client(lag_p99_ms: float | None, smallest_effect_ms: float) -> Code | None:
+    if lag_p99_ms is None or lag_p99_ms <= smallest_effect_ms:
+        return None
+    return Code(
+        code="CLIENT",
+        why=f"the load generator itself was {lag_p99_ms:.0f} ms late (p99); "
+        f"effects of {smallest_effect_ms:.0f} ms are claimed",
+        value=lag_p99_ms,
+        limit=smallest_effect_ms,
+    )
+
+
+# ------------------------------------------------------------------------------- in the window
+
+
+def _inflight(cell: GridCell, requests: Sequence[Request], window: Window) -> Code | None:
+    mean = inflight(requests, window)
+    limit = INFLIGHT_SHARE * cell.users
+    if mean is None or mean >= limit:
+        return None
+    why = f"{mean:.1f} requests in flight on average, {cell.users} were asked for"
+    return Code(code="INFLIGHT", why=why, value=mean, limit=limit)
+
+
+def _little(cell: GridCell, requests: Sequence[Request], window: Window) -> Code | None:
+    """Not judged before as many requests ended in the window as there are users."""
+    ended = sum(r.last_ns is not None and window[0] < r.last_ns <= window[1] for r in requests)
+    mean, by_law = inflight(requests, window), little_inflight(requests, window)
+    if ended < cell.users or not mean or by_law is None:
+        return None
+    if abs(by_law / mean - 1) <= LITTLE_TOLERANCE:
+        return None
+    return Code(
+        code="LITTLE",
+        why=f"throughput x mean E2E means {by_law:.1f} in flight, {mean:.1f} were seen",
+        value=by_law,
+        limit=mean,
+    )
+
+
+def _unsteady(requests: Sequence[Request], window: Window) -> Code | None:
+    if seconds_of(window) < UNSTEADY_MIN_S:
+        return None
+    middle = sum(window) // 2
+    halves = [(window[0], middle), (middle, window[1])]
+    for what, measure in (("throughput", throughput_tok_s), ("in-flight", inflight)):
+        first, second = (measure(requests, half) or 0.0 for half in halves)
+        if first and abs(second / first - 1) > UNSTEADY_TOLERANCE:
+            return Code(
+                code="UNSTEADY",
+                why=f"{what} went from {first:.1f} in the window's first half to {second:.1f}",
+                value=second / first - 1,
+                limit=UNSTEADY_TOLERANCE,
+            )
+    return None
