@@ -22,6 +22,7 @@ from twolane import __version__, devices, plan
 from twolane.analysis.stats import summarise
 from twolane.clock import boot_id, now_ns, wall
 from twolane.config import Campaign
+from twolane.engines import ports
 from twolane.engines.fleet import Fleet
 from twolane.engines.sampler import Sampler
 from twolane.errors import AnswerError, GateError, QuestionError, TwolaneError
@@ -82,6 +83,41 @@ async def run(campaign: Campaign, results: Path, told: Told) -> Outcome:
     return Outcome(folder, tuple(metas))
 
 
+async def serve(
+    campaign: Campaign, arm: str, results: Path, *, port: int, say: Callable[[str], None]
+) -> None:
+    """Start one arm of `campaign` and keep it up until cancelled or until an engine ends.
+
+    `say` gets lines for a person, the endpoint among them. Raises QuestionError for an unknown
+    arm or a taken port, EngineError when an engine ends.
+    """
+    names = {a.name: a for a in campaign.arms}
+    if arm not in names:
+        raise QuestionError(
+            f"no arm {arm!r}", place=str(campaign.path), remedy=f"one of {', '.join(names)}"
+        )
+    layout, kind = names[arm].layout, campaign.models.node.platform
+    devices.require([layout], kind, results)
+    if port:
+        ports.require_free(port, what="the proxy")
+    fleet = Fleet(new_folder(results, f"up-{arm}"))
+    say(f"starting {', '.join(e.name for e in layout.engines)}; logs in {fleet.folder}")
+    try:
+        await fleet.start(
+            campaign.model,
+            layout,
+            kind,
+            timeout_s=campaign.start_timeout_s,
+            told=say,
+            port=port,
+        )
+        assert fleet.front is not None
+        say(f"OpenAI endpoint: {fleet.front.url}/v1  model: {campaign.model.name}  (Ctrl-C stops)")
+        await fleet.watch()
+    finally:
+        await fleet.stop()
+
+
 async def one(
     campaign: Campaign, planned: PlannedRun, folder: Path, told: Told, *, total: int
 ) -> RunMeta:
@@ -109,7 +145,7 @@ async def gate(recorder: Recorder, fleet: Fleet) -> None:
 
     Raises GateError at the first needle that is missed: what follows would mean nothing.
     """
-    campaign, seed = recorder.campaign, recorder.planned.seed
+    campaign = recorder.campaign
     answers: list[NeedleAnswer] = []
     greedy: dict[str, str] = {}
     try:
@@ -119,7 +155,8 @@ async def gate(recorder: Recorder, fleet: Fleet) -> None:
         if campaign.greedy:
             greedy = await _greedy(recorder, fleet, campaign.greedy)
     finally:
-        write_json(recorder.folder / "needle.json", NeedleResult(answers=answers, greedy=greedy))
+        recorder.needle = NeedleResult(answers=answers, greedy=greedy)
+        write_json(recorder.folder / "needle.json", recorder.needle)
 
 
 def _refuse_misses(recorder: Recorder, answers: list[NeedleAnswer]) -> None:
@@ -144,11 +181,17 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
     result = await recorder.drive(fleet, cell, requests)
     after = await recorder.sampler.take(f"end:{cell.id}")
     codes += judge(
-        cell, requests, result.window_ns, before, after,
-        {e.name: e.launch.engine.role for e in fleet.engines},
+        cell,
+        requests,
+        result.window_ns,
+        before=before,
+        after=after,
+        roles={e.name: e.launch.engine.role for e in fleet.engines},
+        needle=recorder.needle,
         block_size=max((e.block_size or 1 for e in fleet.engines), default=1),
         problem=result.problem,
-    )  # fmt: skip
+        lag_p99_ms=result.lag_p99_ms,
+    )
     recorder.cells.append(
         CellSummary(
             cell=cell,
@@ -157,7 +200,7 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
             window_ns=result.window_ns,
             values=summarise(cell, requests, result.window_ns),
             codes=codes,
-        )  # fmt: skip
+        )
     )
     if result.problem:
         recorder.tell("note", f"{cell.id}: {result.problem}", cell=cell.id)
@@ -175,10 +218,14 @@ async def _needles(recorder: Recorder, fleet: Fleet, cell: NeedleCell) -> list[N
         verdict = needle.score(prompt, request.text or "")
         answers.append(
             NeedleAnswer(
-                request=request.id, length=cell.prompt, depth=prompt.depth,
-                expected=prompt.answer, got=request.text or "", ok=verdict.ok,
+                request=request.id,
+                length=cell.prompt,
+                depth=prompt.depth,
+                expected=prompt.answer,
+                got=request.text or "",
+                ok=verdict.ok,
                 reason=request.error or verdict.reason or "",
-            )  # fmt: skip
+            )
         )
     return answers
 
@@ -188,9 +235,12 @@ async def _greedy(recorder: Recorder, fleet: Fleet, lengths: Sequence[int]) -> d
     seed = recorder.planned.seed
     questions = [
         Question(
-            needle.echo(length, seed).text, tokens=length, output=GREEDY_TOKENS, role="greedy",
+            needle.echo(length, seed).text,
+            tokens=length,
+            output=GREEDY_TOKENS,
+            role="greedy",
             index=i,
-        )  # fmt: skip
+        )
         for i, length in enumerate(lengths)
     ]
     requests = await recorder.ask(fleet, "greedy", questions)
@@ -209,6 +259,7 @@ class Recorder:
     root: Path
     told: Told
     total: int
+    needle: NeedleResult | None = None
     meta: RunMeta = field(init=False)
     folder: Path = field(init=False)
     requests: Appender = field(init=False)
@@ -227,13 +278,23 @@ class Recorder:
     def _first_meta(self) -> RunMeta:
         campaign, planned = self.campaign, self.planned
         return RunMeta(
-            id=self.folder.name, campaign=campaign.name, arm=planned.arm.name,
-            model=campaign.model.name, layout=planned.layout.name, context=campaign.context,
-            block=planned.block, order=planned.order, seed=planned.seed,
-            started_at=wall().isoformat(timespec="seconds"), boot=boot_id(),
-            config=campaign.resolved() | {"key": planned.key}, config_hash=campaign.digest(),
-            versions=versions(), host=devices.describe(), cells=list(campaign.cells),
-        )  # fmt: skip
+            id=self.folder.name,
+            campaign=campaign.name,
+            arm=planned.arm.name,
+            model=campaign.model.name,
+            layout=planned.layout.name,
+            context=campaign.context,
+            block=planned.block,
+            order=planned.order,
+            seed=planned.seed,
+            started_at=wall().isoformat(timespec="seconds"),
+            boot=boot_id(),
+            config=campaign.resolved() | {"key": planned.key},
+            config_hash=campaign.digest(),
+            versions=versions(),
+            host=devices.describe(),
+            cells=list(campaign.cells),
+        )
 
     def tell(self, step: str, text: str, **more: Any) -> None:
         self.told(
@@ -244,7 +305,7 @@ class Recorder:
                 text=text,
                 arm=self.planned.arm.name,
                 **more,
-            )  # fmt: skip
+            )
         )
 
     @contextlib.asynccontextmanager
@@ -255,9 +316,12 @@ class Recorder:
         self.tell("launch", f"starting {names}")
         try:
             await fleet.start(
-                self.campaign.model, self.planned.layout, self.campaign.models.node.platform,
-                timeout_s=self.campaign.start_timeout_s, told=lambda t: self.tell("ready", t),
-            )  # fmt: skip
+                self.campaign.model,
+                self.planned.layout,
+                self.campaign.models.node.platform,
+                timeout_s=self.campaign.start_timeout_s,
+                told=lambda t: self.tell("ready", t),
+            )
             assert fleet.front is not None
             self._remember(fleet)
             async with self.sampler.every_second({e.name: e.launch.url for e in fleet.engines}):
@@ -281,10 +345,13 @@ class Recorder:
         return await self._watched(
             fleet,
             drive(
-                cell, self._target(fleet), seed=self.planned.seed,
-                record=lambda r: self._keep(r, requests), progress=self._progress(cell.id),
+                cell,
+                self._target(fleet),
+                seed=self.planned.seed,
+                record=lambda r: self._keep(r, requests),
+                progress=self._progress(cell.id),
             ),
-        )  # fmt: skip
+        )
 
     async def ask(self, fleet: Fleet, cell: str, questions: Sequence[Question]) -> list[Request]:
         """Send ready-made prompts; their requests in the order of their index."""
@@ -293,10 +360,13 @@ class Recorder:
         result = await self._watched(
             fleet,
             ask(
-                questions, self._target(fleet), cell=cell,
-                record=lambda r: self._keep(r, requests), progress=self._progress(cell),
+                questions,
+                self._target(fleet),
+                cell=cell,
+                record=lambda r: self._keep(r, requests),
+                progress=self._progress(cell),
             ),
-        )  # fmt: skip
+        )
         if result.problem:
             raise AnswerError(result.problem, place=f"{self.meta.id} {cell}", remedy="see its logs")
         return sorted(requests, key=lambda r: r.index)
@@ -355,13 +425,13 @@ def new_folder(results: Path, name: str) -> Path:
 
 
 def new_run_folder(root: Path, campaign: Campaign, planned: PlannedRun) -> Path:
-    """`<model>__<layout>__<context>__vllm__<MMDD-HHMMSS>`, with a letter if that second is taken."""
+    """`<model>__<layout>__<context>__vllm__<MMDD-HHMMSS>`, and a letter if that is taken."""
     context = campaign.context
     length = f"{context // 1024}k" if context % 1024 == 0 else str(context)
     stamp = wall().strftime("%m%d-%H%M%S")
     base = f"{campaign.model.name}__{planned.layout.name}__{length}__vllm__{stamp}"
     for suffix in ["", *"bcdefghijk"]:
-        folder = root / "runs" / (base + suffix)
+        folder: Path = root / "runs" / (base + suffix)
         with contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True)
             return folder

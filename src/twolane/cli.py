@@ -1,0 +1,214 @@
+"""The commands. Each reads its arguments, calls one function and prints; nothing is decided here.
+
+Exit codes: 0 good, 1 the answer is bad, 2 the question was bad, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+from rich.console import Console
+
+from twolane import __version__, campaign, report
+from twolane.analysis import results as stored
+from twolane.config import Campaign, load_campaign
+from twolane.errors import QuestionError, TwolaneError
+from twolane.live import LiveView
+from twolane.report import text as report_text
+
+T = TypeVar("T")
+
+_OUT = click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True,
+    help="Folder of all campaigns' results.",
+)  # fmt: skip
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
+
+
+class _Group(click.Group):
+    """Turns twolane's own errors into a message and an exit code; anything else is a defect."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TwolaneError as error:
+            _complain(error)
+            ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(130)
+
+
+def _complain(error: TwolaneError) -> None:
+    click.secho(f"error: {error}", fg="red", err=True)
+    for line in getattr(error, "log_tail", ())[-12:]:
+        click.echo(f"  | {line[:200]}", err=True)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="twolane")
+def cli() -> None:
+    """What does one long prompt do to everybody else's stream, and which layout stops it?
+
+    Start with: twolane demo
+    """
+
+
+@cli.command()
+@click.option("--blocks", type=click.IntRange(1), default=1, show_default=True,
+              help="How often every arm runs; one block is only indicative.")  # fmt: skip
+@_OUT
+@_JSON
+def demo(blocks: int, out: Path, as_json: bool) -> None:
+    """The main job on this machine, no GPU needed: two token budgets and the split, compared.
+
+    Starts real vLLM CPU engines with the bundled needle model, one core each.
+
+    \b
+    Example:
+      twolane demo
+      twolane demo --blocks 3
+    """
+    planned = dataclasses.replace(load_campaign(shipped("demo.yaml")), blocks=blocks)
+    _run(planned, out, as_json)
+
+
+@cli.command()
+@click.argument("path", metavar="CAMPAIGN", type=click.Path(path_type=Path))
+@_OUT
+@_JSON
+def run(path: Path, out: Path, as_json: bool) -> None:
+    """Run a campaign: every arm started fresh, gated, measured and stopped, with a live view.
+
+    \b
+    Example:
+      twolane run configs/demo.yaml
+    """
+    _run(load_campaign(path), out, as_json)
+
+
+def _run(planned: Campaign, out: Path, as_json: bool) -> None:
+    with LiveView(Console(stderr=True)) as view:
+        outcome = _interruptible(campaign.run(planned, out, view))
+    page = report.write(outcome.folder)
+    results = stored.load(outcome.folder)
+    sentence = report_text.verdict_sentence(results)
+    if as_json:
+        answer = {
+            "verdict": sentence,
+            "report": str(page),
+            "results": str(outcome.folder),
+            "runs": [{"id": r.id, "arm": r.arm, "status": r.status, "error": r.error}
+                     for r in outcome.runs],
+        }  # fmt: skip
+        click.echo(msgspec.json.encode(answer))
+    else:
+        Console().print(report_text.table(results))
+        click.echo(f"\n{sentence}\n\nreport: {page}")
+    for failed in outcome.failed:
+        click.secho(f"run {failed.id}: {failed.error}", fg="red", err=True)
+    if outcome.failed:
+        sys.exit(1)
+
+
+def _interruptible(work: Coroutine[None, None, T]) -> T:
+    """Run `work`; SIGTERM ends it as Ctrl-C does, so that engines stop in good order."""
+
+    async def main() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+@cli.command("report")
+@click.argument("folder", metavar="RESULTS", type=click.Path(path_type=Path))
+def report_(folder: Path) -> None:
+    """Write the report of a results folder anew: one self-contained HTML file.
+
+    \b
+    Example:
+      twolane report results/demo
+    """
+    page = report.write(folder)
+    click.echo(f"{report_text.verdict_sentence(stored.load(folder))}\n\nreport: {page}")
+
+
+@cli.command()
+@click.argument("path", metavar="CAMPAIGN", type=click.Path(path_type=Path))
+@click.argument("arm", metavar="ARM")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
+              help="Where clients connect; 0 picks a free port.")  # fmt: skip
+@_OUT
+def up(path: Path, arm: str, port: int, out: Path) -> None:
+    """Start one arm's engines and its router, print the endpoint, stop all of it on Ctrl-C.
+
+    \b
+    Example:
+      twolane up configs/demo.yaml split_1p1d
+    """
+    planned = load_campaign(path)
+    _interruptible(campaign.serve(planned, arm, out, port=port, say=click.echo))
+
+
+@cli.command()
+@click.option("--prefill", multiple=True, metavar="[NAME=]URL", help="A prefill engine.")
+@click.option("--decode", multiple=True, metavar="[NAME=]URL", help="A decode engine.")
+@click.option("--aggregated", multiple=True, metavar="[NAME=]URL", help="An engine for both.")
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
+              help="0 picks a free port and prints it.")  # fmt: skip
+@click.option("--ledger", type=click.Path(path_type=Path), help="Append one JSON line a request.")
+@click.option("--model", help="Only where the engines do not list theirs.")
+def proxy(
+    prefill: tuple[str, ...],
+    decode: tuple[str, ...],
+    aggregated: tuple[str, ...],
+    *,
+    host: str,
+    port: int,
+    ledger: Path | None,
+    model: str | None,
+) -> None:
+    """The prefill/decode proxy alone, in front of engines that somebody else started.
+
+    \b
+    Example:
+      twolane proxy --prefill http://127.0.0.1:8100 --decode http://127.0.0.1:8200
+    """
+    from twolane.proxy.config import config_from_urls  # noqa: PLC0415 - keeps `--help` fast
+    from twolane.proxy.server import run as serve  # noqa: PLC0415
+
+    serve(
+        config_from_urls(
+            prefill, decode, aggregated, host=host, port=port, ledger=ledger, model=model
+        )
+    )
+
+
+def shipped(name: str) -> Path:
+    """A campaign that comes with twolane: beside the package when installed, else in configs/."""
+    package = Path(__file__).parent
+    for folder in (package / "configs", package.parents[1] / "configs"):
+        if (folder / name).exists():
+            return folder / name
+    raise QuestionError(f"{name} is not here", place=str(package), remedy="reinstall twolane")
+
+
+def main() -> None:
+    """Entry point of `twolane` and of `python -m twolane`."""
+    command: Callable[..., Any] = cli
+    command(prog_name="twolane")
