@@ -73,14 +73,14 @@ class Counters:
         return self.total(f'vllm:prompt_tokens_by_source_total{{source="{source}"}}', roles)
 
 
-def judge(
+def judge(  # noqa: PLR0917 - the six are the evidence, in the order in which it arises
     cell: AnyCell,
     requests: Sequence[Request],
     window_ns: Window | None,
-    *,
     before: Mapping[str, Values],
     after: Mapping[str, Values],
     roles: Mapping[str, EngineRole],
+    *,
     needle: NeedleResult | None = None,
     block_size: int = DEFAULT_BLOCK,
     expected_cached: float = 0.0,
