@@ -136,9 +136,10 @@ def _failed(requests: Sequence[Request], problem: str | None) -> Code | None:
     errors = [r.error for r in requests if r.error is not None]
     if not errors and problem is None:
         return None
-    counted = f"{len(errors)} of {len(requests)} requests failed, first: {errors[0]}"
-    why = "; ".join(filter(None, [problem, counted if errors else None]))
-    return Code(code="FAILED", why=why, value=float(len(errors)), limit=0.0)
+    said = [problem] if problem is not None else []
+    if errors:
+        said.append(f"{len(errors)} of {len(requests)} requests failed, first: {errors[0]}")
+    return Code(code="FAILED", why="; ".join(said), value=float(len(errors)), limit=0.0)
 
 
 def _cache(requests: Sequence[Request], counters: Counters, expected: float) -> Code | None:

@@ -1,0 +1,305 @@
+"""Every code: planted and seen, not planted and not seen."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from twolane.clock import MS, NS
+from twolane.gates.validity import EngineRole, Values, judge
+from twolane.records import (
+    AnyCell,
+    Code,
+    GridCell,
+    InterferenceCell,
+    NeedleAnswer,
+    NeedleResult,
+    Request,
+    Role,
+)
+
+GRID = GridCell(id="c4 in100 out10 n120", users=4, prompt=100, output=10, requests=120)
+SHOT = InterferenceCell(id="interference v1 n5000", victims=1, prompt=5000)
+WINDOW = (500 * MS, 2500 * MS)
+SPLIT: Mapping[str, EngineRole] = {"p": "prefill", "d": "decode"}
+ONE: Mapping[str, EngineRole] = {"e": "both"}
+
+
+def request(
+    send_ms: float,
+    *,
+    role: Role = "grid",
+    tokens: int = 10,
+    gap_ms: float = 10,
+    error: str | None = None,
+    finish: str = "length",
+    cached: int | None = None,
+) -> Request:
+    first = round((send_ms + gap_ms) * MS)
+    gaps = [round(gap_ms * MS)] * (tokens - 1)
+    return Request(
+        id=f"r{send_ms}",
+        cell=GRID.id,
+        role=role,
+        index=0,
+        send_ns=round(send_ms * MS),
+        due_ns=round(send_ms * MS),
+        prompt_asked=100,
+        output_asked=10,
+        prompt_tokens=100,
+        cached_tokens=cached,
+        first_ns=first,
+        last_ns=first + sum(gaps),
+        end_ns=first + sum(gaps),
+        output_tokens=tokens,
+        finish_reason=finish,
+        gaps_ns=gaps,
+        error=error,
+    )
+
+
+def closed_loop(users: int, *, gap_ms: float = 10) -> list[Request]:
+    """`users` streams of back-to-back requests of ten tokens, over three seconds."""
+    length = 10 * gap_ms
+    turns = round(3000 / length)
+    return [
+        request(user * length / users + length * turn, gap_ms=gap_ms)
+        for user in range(users)
+        for turn in range(turns)
+    ]
+
+
+def sources(**tokens: float) -> dict[str, float]:
+    return {f'vllm:prompt_tokens_by_source_total{{source="{s}"}}': n for s, n in tokens.items()}
+
+
+def codes(
+    requests: list[Request],
+    *,
+    cell: AnyCell = GRID,
+    roles: Mapping[str, EngineRole] = ONE,
+    counted: Mapping[str, Values] | None = None,
+    needle: NeedleResult | None = None,
+    problem: str | None = None,
+    lag_p99_ms: float | None = 2.0,
+) -> dict[str, Code]:
+    """Judge with counters that stood at 1,000 before."""
+    after = {engine: {n: v + 1000 for n, v in vs.items()} for engine, vs in (counted or {}).items()}
+    before = {engine: dict.fromkeys(values, 1000.0) for engine, values in (counted or {}).items()}
+    found = judge(
+        cell,
+        requests,
+        WINDOW,
+        before,
+        after,
+        roles,
+        needle=needle,
+        problem=problem,
+        lag_p99_ms=lag_p99_ms,
+    )
+    return {code.code: code for code in found}
+
+
+CLEAN = closed_loop(4)
+GOOD_SPLIT = {
+    "p": sources(local_compute=12_000, local_cache_hit=0),
+    "d": sources(local_compute=120, local_cache_hit=0, external_kv_transfer=11_880)
+    | {"vllm:nixl_num_failed_transfers_total": 0.0},
+}
+
+
+def test_a_clean_cell_has_no_codes() -> None:
+    assert codes(CLEAN, counted={"e": sources(local_compute=12_000, local_cache_hit=0)}) == {}
+
+
+def test_a_clean_split_has_no_codes() -> None:
+    assert codes(CLEAN, roles=SPLIT, counted=GOOD_SPLIT) == {}
+
+
+def test_a_cell_without_metrics_is_judged_by_what_there_is() -> None:
+    assert codes(CLEAN, roles=SPLIT) == {}
+
+
+# ---------------------------------------------------------------------------------------- gate
+
+
+def answer(ok: bool) -> NeedleAnswer:
+    return NeedleAnswer(
+        request="n",
+        length=500,
+        depth=0.5,
+        expected="1",
+        got="1" if ok else "2",
+        ok=ok,
+        reason="" if ok else "wrong value",
+    )
+
+
+def test_needle() -> None:
+    assert "NEEDLE" not in codes(CLEAN, needle=NeedleResult(answers=[answer(True)]))
+    missed = codes(CLEAN, needle=NeedleResult(answers=[answer(True), answer(False)]))
+    assert missed["NEEDLE"].why == (
+        "1 of 2 needles missed, first at 500 tokens, depth 0.5: wrong value"
+    )
+
+
+def test_a_gate_without_answers_did_not_pass() -> None:
+    assert "NEEDLE" in codes(CLEAN, needle=NeedleResult())
+
+
+# ------------------------------------------------------------------------------------- failure
+
+
+def test_failed_counts_and_tells_the_first_error() -> None:
+    bad = codes([*CLEAN, request(0, error="HTTP 500: planted")])
+    assert bad["FAILED"].value == 1
+    assert bad["FAILED"].why == "1 of 121 requests failed, first: HTTP 500: planted"
+
+
+def test_failed_also_when_the_driver_gave_up() -> None:
+    assert codes(CLEAN, problem="load worker 0 died")["FAILED"].why == "load worker 0 died"
+
+
+# --------------------------------------------------------------------------------------- cache
+
+
+@pytest.mark.parametrize(("hit", "seen"), [(110, False), (130, True)])
+def test_cache_by_the_engines_counters(hit: float, seen: bool) -> None:
+    counted = {"e": sources(local_compute=12_000 - hit, local_cache_hit=hit)}
+    assert ("CACHE" in codes(CLEAN, counted=counted)) is seen
+
+
+def test_cache_of_the_decode_engine_counts_too() -> None:
+    counted = GOOD_SPLIT | {"d": sources(local_cache_hit=6000, external_kv_transfer=6000)}
+    assert "decode engines" in codes(CLEAN, roles=SPLIT, counted=counted)["CACHE"].why
+
+
+def test_cache_by_usage_where_there_are_no_counters() -> None:
+    warm = [request(r.send_ns / MS, cached=50) for r in CLEAN]
+    cold = [request(r.send_ns / MS, cached=0) for r in CLEAN]
+    assert codes(warm)["CACHE"].value == 0.5
+    assert "CACHE" not in codes(cold)
+
+
+def test_usage_does_not_outvote_the_counters() -> None:
+    """A decode engine reports the tokens it received as cached."""
+    moved = [request(r.send_ns / MS, cached=99) for r in CLEAN]
+    assert "CACHE" not in codes(moved, roles=SPLIT, counted=GOOD_SPLIT)
+
+
+# --------------------------------------------------------------------------------------- split
+
+
+def test_a_decode_engine_that_prefills_itself_is_degenerate() -> None:
+    counted = {"d": sources(local_compute=12_000, external_kv_transfer=0)}
+    assert "computed 12000" in codes(CLEAN, roles=SPLIT, counted=counted)["DEGENERATE"].why
+
+
+def test_a_block_a_request_is_not() -> None:
+    counted = {"d": sources(local_compute=16 * 120, external_kv_transfer=12_000 - 16 * 120)}
+    assert "DEGENERATE" not in codes(CLEAN, roles=SPLIT, counted=counted)
+
+
+def test_kv_that_did_not_arrive_is_degenerate() -> None:
+    counted = {"d": sources(local_compute=0, external_kv_transfer=6000)}
+    assert "KV of 6000" in codes(CLEAN, roles=SPLIT, counted=counted)["DEGENERATE"].why
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vllm:nixl_num_failed_transfers_total",
+        "vllm:nixl_num_failed_notifications_total",
+        "vllm:nixl_num_kv_expired_reqs_total",
+        "vllm:nixl_num_notifications_after_expiry_total",
+    ],
+)
+def test_transfer_faults_are_degenerate(name: str) -> None:
+    counted = {"p": {name: 1.0}, "d": {**GOOD_SPLIT["d"]}}
+    assert "DEGENERATE" in codes(CLEAN, roles=SPLIT, counted=counted)
+
+
+def test_an_aggregated_engine_may_compute() -> None:
+    assert "DEGENERATE" not in codes(CLEAN, counted={"e": sources(local_compute=12_000)})
+
+
+# -------------------------------------------------------------------------------------- length
+
+
+def test_length_of_an_answer_that_ended_early() -> None:
+    short = codes([*CLEAN[1:], request(0, tokens=7, finish="stop")])["LENGTH"]
+    assert (short.value, short.limit) == (7, 10)
+
+
+def test_length_of_a_victim_that_ended_by_itself() -> None:
+    early = request(0, role="victim", tokens=3000)
+    stopped = request(0, role="victim", tokens=3000, finish="stopped_by_client")
+    assert "LENGTH" in codes([early], cell=SHOT)
+    assert "LENGTH" not in codes([stopped], cell=SHOT)
+
+
+def test_a_failed_request_has_no_length() -> None:
+    assert "LENGTH" not in codes([request(0, tokens=3, error="cut")])
+
+
+# --------------------------------------------------------------------------- engine and client
+
+
+def test_preempt() -> None:
+    assert "PREEMPT" in codes(CLEAN, counted={"e": {"vllm:num_preemptions_total": 2.0}})
+    assert "PREEMPT" not in codes(CLEAN, counted={"e": {"vllm:num_preemptions_total": 0.0}})
+
+
+def test_client() -> None:
+    assert codes(CLEAN, lag_p99_ms=80)["CLIENT"].limit == 50
+    assert "CLIENT" not in codes(CLEAN, lag_p99_ms=None)
+
+
+# ---------------------------------------------------------------------------------- the window
+
+
+def test_inflight_below_the_target() -> None:
+    """The source's proxy held 100 of 256: here three of four."""
+    assert codes(closed_loop(3))["INFLIGHT"].value == pytest.approx(3, rel=0.01)
+
+
+def test_inflight_is_not_judged_in_other_cells() -> None:
+    victim = request(0, role="victim", finish="stopped_by_client")
+    assert codes([victim], cell=SHOT) == {}
+
+
+def test_little_when_requests_wait_where_no_one_looks() -> None:
+    """Every request ends long after its last token could have come: time without throughput."""
+    late = [
+        Request(
+            id=r.id,
+            cell=r.cell,
+            role=r.role,
+            index=0,
+            send_ns=r.send_ns - NS,
+            due_ns=r.due_ns,
+            output_asked=10,
+            first_ns=r.first_ns,
+            last_ns=r.last_ns,
+            end_ns=r.end_ns,
+            output_tokens=10 if number % 2 else 1,
+            finish_reason=r.finish_reason,
+            gaps_ns=r.gaps_ns,
+        )
+        for number, r in enumerate(CLEAN)
+    ]
+    assert "LITTLE" in codes(late)
+
+
+def test_unsteady() -> None:
+    window = (0, 20 * NS)
+    steady = [request(100.0 * i) for i in range(200)]
+    slower = [request(100.0 * i) for i in range(100)]
+    slower += [request(10_000 + 200.0 * i, gap_ms=20) for i in range(50)]
+    cell = GridCell(id="c1", users=1, prompt=100, output=10, seconds=20)
+
+    def seen(requests: list[Request]) -> bool:
+        found = judge(cell, requests, window, {}, {}, ONE)
+        return "UNSTEADY" in [code.code for code in found]
+
+    assert not seen(steady)
+    assert seen(slower)
