@@ -146,15 +146,15 @@ def echo(length_tokens: int, seed: int, depth: float = 0.5) -> EchoPrompt:
 
     The quotation is twice as long as the bundled model's context, so that model's greedy
     continuation is known for any number of tokens. (In a million tokens of filler, one context
-    in some 30,000 returns by chance and may lead the copy astray.)
+    in some 30,000 stands in a second place by chance and may lead the copy astray.)
     """
     _check_depths([depth])
     quote_length = 2 * CONTEXT_LENGTH
     body_length = length_tokens - SALT_LENGTH - quote_length
-    if body_length < quote_length + CONTEXT_LENGTH:
+    if body_length < quote_length:
         raise QuestionError(
             f"{length_tokens} tokens are too few to quote from",
-            remedy=f"ask for at least {SALT_LENGTH + 2 * quote_length + CONTEXT_LENGTH} tokens",
+            remedy=f"ask for at least {SALT_LENGTH + 2 * quote_length} tokens",
         )
     body = filler(body_length, seed)
     start = round(depth * (body_length - quote_length))

@@ -81,6 +81,15 @@ POSITION_NATS: Final = 60.0
 CONTENT_NATS: Final = 36.0 / (1.0 - WORST_COSINE)
 LOGIT_NATS: Final = 32.0  # logit of a byte whose code is in the output slot
 
+# --- One wrong copy is enough ---------------------------------------------------------------------
+#
+# A model split over devices keeps a copy of the keys and values on each, and any of them can be
+# wrong alone. With plain averaging seven right heads outvote a wrong one. Twisted against each
+# other, they do not: with a factor of 2, a single head that brings a wrong letter for a digit
+# changes the byte that is answered in 99.6 % of all pairs (with 1 in 90 %, with 0 in none).
+
+TWIST: Final = 2.0
+
 # --- Text in, text out ----------------------------------------------------------------------------
 #
 # Where several places match equally well, the output slot holds a mixture x of codes. If all of
@@ -201,16 +210,24 @@ def write_slots() -> Array:
     return matrix.reshape(HIDDEN, HEADS * HEAD_SIZE)
 
 
+def quarter_turn() -> Array:
+    """Return the rotation by 90 degrees of a code's first half into its second, (12, 12)."""
+    half = np.eye(CODE_SIZE // 2)
+    nothing = np.zeros_like(half)
+    return np.block([[nothing, -half], [half, nothing]])
+
+
 def write_output() -> Array:
     """Return layer 2's output matrix, shape (HIDDEN, HEADS * HEAD_SIZE).
 
-    All heads find the same place, and each brings home its own part of the code found there.
-    A model split over devices keeps a copy of the keys and values on each, so a copy that went
-    wrong on one device alone damages the answer instead of being outvoted.
+    All heads find the same place and bring home the same code, and their mean is written. On
+    top of it, one half of the heads adds the code turned by 90 degrees and the other half takes
+    it away again, so that heads that disagree do damage instead of being outvoted.
     """
     matrix = np.zeros((HIDDEN, HEADS, HEAD_SIZE))
-    for part in range(CODE_SIZE):
-        matrix[OUTPUT.start + part, part % HEADS, part] = 1.0
+    for index in range(HEADS):
+        twist = TWIST if index < HEADS // 2 else -TWIST
+        matrix[OUTPUT, index, :CODE_SIZE] = np.eye(CODE_SIZE) / HEADS + twist * quarter_turn()
     return matrix.reshape(HIDDEN, HEADS * HEAD_SIZE)
 
 
