@@ -123,7 +123,7 @@ class Maker:
             config={"campaign": CAMPAIGN, "blocks": 1},
             config_hash="5eed5eed5eed",
             versions={"twolane": "0.1.0", "vllm": "0.32.0", "python": "3.11.2", "nixl": "1.5.1"},
-            host={"name": "synthetic", "cpu": "Imaginary CPU", "cores": 2, "memory_gib": 8.0},
+            host={"cpu": "Imaginary CPU", "cores": [0, 1], "memory_bytes": 8 * 2**30},
             cells=cells,
             engines=[self._engine(0), self._engine(1)],
             proxy={"url": "http://127.0.0.1:8000", "policy": "least loaded"},
@@ -311,7 +311,7 @@ class Maker:
                 d_engine="e0",
                 d_dispatch_ns=received + 300_000,
                 d_first_ns=back,
-                d_times=EngineTimes(queue_ms=0.2 * leg_ms, first_token_ms=0.78 * leg_ms),
+                d_times=EngineTimes(queue_ms=0.04 * leg_ms, first_token_ms=0.93 * leg_ms),
                 end_ns=first + NS,
             )
         response = back - round(min(0.2 * ttft, 70 * MS))

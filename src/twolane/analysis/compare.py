@@ -78,6 +78,7 @@ class Comparison:
     low: float | None = None
     high: float | None = None
     more_blocks: int | None = None
+    confounded: tuple[str, ...] = ()  # severe differences besides the declared factor
 
     @property
     def verdict(self) -> str:
@@ -89,6 +90,8 @@ class Comparison:
         return self.outcome
 
     def _further(self) -> str:
+        if self.confounded:
+            return f"the arms also differ in {', '.join(self.confounded)}"
         if self.blocks == 0:
             return "no block has a valid point of both arms"
         if self.more_blocks is None:
@@ -103,10 +106,12 @@ def compare(
     *,
     lower_is_better: bool,
     margin: float = MARGIN,
+    confounded: tuple[str, ...] = (),
 ) -> Comparison:
     """Arm `a` against arm `b` on `points`, which are of one cell and one metric.
 
     Several runs of an arm in one block (a mirrored block) count as one, by their geometric mean.
+    `confounded` names severe differences that nobody declared: with any, it cannot tell.
     Raises ValueError if the points are of several cells or metrics.
     """
     mine = [point for point in points if point.arm in (a, b)]
@@ -124,12 +129,16 @@ def compare(
         return Comparison(a, b, cell, metric, 1, left_out, "indicative", margin, ratio)
     low, high = interval(ratios)
     outcome = _outcome(centre, low, high, margin, lower_is_better)
+    further = _more_blocks(ratios, margin) if outcome == "cannot tell" else 0
+    if confounded:
+        outcome, further = "cannot tell", None
     return Comparison(
         *(a, b, cell, metric, n, left_out, outcome, margin),
         ratio=math.exp(centre),
         low=math.exp(low),
         high=math.exp(high),
-        more_blocks=_more_blocks(ratios, margin) if outcome == "cannot tell" else 0,
+        more_blocks=further,
+        confounded=confounded,
     )
 
 
@@ -208,15 +217,19 @@ class Equality:
 
 
 def greedy_equality(results: Results) -> list[Equality]:
-    """Every run's greedy texts against those of the campaign's first aggregated run.
+    """Every run's greedy texts against those of its block's first aggregated run.
 
-    Aggregated, since a split is what the gate suspects; the first run where there is none.
+    Of its block, since blocks ask with prompts of their own; aggregated, since a split is what the
+    gate suspects, or the block's first run where there is none.
     """
-    runs = [run for run in results.runs if run.needle is not None and run.needle.greedy]
+    return [one for block in results.blocks for one in _within_block(results, block)]
+
+
+def _within_block(results: Results, block: int) -> list[Equality]:
+    inside = [run for run in results.runs if run.block == block]
+    runs = [run for run in inside if run.needle is not None and run.needle.greedy]
     reference = next((run for run in runs if _aggregated(run)), runs[0] if runs else None)
-    if reference is None:
-        return []
-    return [_equality(run, reference) for run in runs if run is not reference]
+    return [_equality(run, reference) for run in runs if reference and run is not reference]
 
 
 def _aggregated(run: Run) -> bool:

@@ -37,9 +37,21 @@ class Confound:
 
 def confounds(results: Results) -> list[Confound]:
     """Every recorded difference between the arms, the severe ones first."""
-    found = [*_facts(results), *_shared_devices(results), *_order(results), *_knobs(results)]
+    found = [
+        *_facts(results),
+        *_placement(results),
+        *_shared_devices(results),
+        *_order(results),
+        *_knobs(results),
+    ]
     rank = {"severe": 0, "mild": 1, "knob": 2}
     return sorted(found, key=lambda one: (rank[one.severity], one.what))
+
+
+def between(found: Iterable[Confound], a: str, b: str) -> tuple[str, ...]:
+    """The severe differences between two arms, by name."""
+    severe = [one for one in found if one.severity == "severe"]
+    return tuple(one.what for one in severe if one.values.get(a) != one.values.get(b))
 
 
 def _facts(results: Results) -> Iterable[Confound]:
@@ -50,11 +62,11 @@ def _facts(results: Results) -> Iterable[Confound]:
 
 
 def _by_arm(results: Results, of: Callable[[Run], str]) -> dict[str, str]:
-    """The distinct values of each arm's runs, in order."""
+    """The distinct values of each arm's runs, sorted: arms that only swapped places are alike."""
     seen: dict[str, dict[str, None]] = defaultdict(dict)
     for run in results.runs:
         seen[run.arm][of(run)] = None
-    return {arm: " / ".join(values) for arm, values in seen.items()}
+    return {arm: " / ".join(sorted(values)) for arm, values in seen.items()}
 
 
 def _engines(of: Callable[[EngineMeta], object]) -> Callable[[Run], str]:
@@ -65,20 +77,38 @@ def _versions(run: Run) -> str:
     return ", ".join(f"{name} {version}" for name, version in sorted(run.meta.versions.items()))
 
 
+def _host(run: Run) -> str:
+    gpus = [gpu.get("name", "GPU") for gpu in run.meta.host.get("gpus") or []]
+    return ", ".join([str(run.meta.host.get("cpu", "unknown CPU")), *map(str, gpus)])
+
+
+def _device_count(run: Run) -> str:
+    return str(len({device for engine in run.meta.engines for device in engine.devices}))
+
+
 def _devices(run: Run) -> str:
     return ", ".join(str(d) for d in sorted({d for e in run.meta.engines for d in e.devices}))
 
 
 _FACTS: tuple[tuple[str, Severity, Callable[[Run], str], str], ...] = (
-    ("boot of the host", "severe", lambda r: r.meta.boot, "another machine, or a reboot between"),
+    ("host", "severe", _host, "another machine"),
+    ("boot of the host", "mild", lambda r: r.meta.boot, "a reboot between the arms"),
     ("model", "severe", lambda r: r.meta.model, "different models are not comparable"),
     ("context", "severe", lambda r: str(r.meta.context), "it sets the KV capacity"),
     ("versions", "severe", _versions, "different software"),
-    ("devices", "severe", _devices, "different hardware under the arms"),
+    ("number of devices", "mild", _device_count, "more hardware does more: compare per device"),
     ("KV capacity, tokens", "mild", _engines(lambda e: e.kv_tokens), "less room queues earlier"),
     ("KV block size, tokens", "mild", _engines(lambda e: e.block_size), "it sets transfer sizes"),
     ("number of engines", "mild", lambda r: str(len(r.meta.engines)), "each holds its own weights"),
 )
+
+
+def _placement(results: Results) -> Iterable[Confound]:
+    """Arms of equally many devices, but never on the same ones."""
+    held = _by_arm(results, _devices)
+    counts = {len(devices.split(", ")) for text in held.values() for devices in text.split(" / ")}
+    if len(set(held.values())) > 1 and len(counts) == 1:
+        yield Confound("devices", "severe", held, "different hardware; swap groups between blocks")
 
 
 def _shared_devices(results: Results) -> Iterable[Confound]:

@@ -5,6 +5,6 @@ page is offline, without scripts, and the same bytes for the same results.
 """
 
 from twolane.report.page import html, write
-from twolane.report.text import terminal_table, verdict_sentence
+from twolane.report.text import table, verdict_sentence
 
-__all__ = ["html", "terminal_table", "verdict_sentence", "write"]
+__all__ = ["html", "table", "verdict_sentence", "write"]

@@ -20,6 +20,7 @@ from twolane.analysis.compare import (
     compare,
     greedy_equality,
 )
+from twolane.analysis.confounds import Confound, between, confounds
 from twolane.analysis.points import Measured, measure
 from twolane.analysis.results import Results, Run
 from twolane.records import AnyCell, Code, GridCell, InterferenceCell, RunMeta
@@ -54,6 +55,10 @@ class Facts:
     @cached_property
     def equalities(self) -> list[Equality]:
         return greedy_equality(self.results)
+
+    @cached_property
+    def confounds(self) -> list[Confound]:
+        return confounds(self.results)
 
     @cached_property
     def cells(self) -> list[AnyCell]:
@@ -99,6 +104,7 @@ class Facts:
             reference,
             lower_is_better=metric.lower_is_better,
             margin=self.margin,
+            confounded=between(self.confounds, arm, reference),
         )
 
     def _chosen(self, cell: AnyCell, metric: str) -> list[Point]:
@@ -123,8 +129,21 @@ def shown(cell: AnyCell) -> tuple[Metric, ...]:
 # ----------------------------------------------------------------------------------- wording
 
 
+def workload(cell: AnyCell) -> str:
+    """A cell in words."""
+    if isinstance(cell, InterferenceCell):
+        readers = f"{_count(cell.victims)} reader{'s' * (cell.victims != 1)}".capitalize()
+        return f"{readers}, then one prompt of {cell.prompt:,} tokens"
+    if isinstance(cell, GridCell):
+        return f"{cell.users} users, prompts of {cell.prompt:,}, answers of {cell.output:,} tokens"
+    return cell.id
+
+
 def describe(meta: RunMeta) -> str:
-    """An arm in words, from the engines as they ran: `two copies, budget 2,048`."""
+    """An arm in words, from the engines as they ran: `two copies, budget 2,048`.
+
+    The budget is held to its number by a no-break space.
+    """
     roles = [engine.role for engine in meta.engines]
     if not roles:
         return meta.layout
@@ -132,7 +151,7 @@ def describe(meta: RunMeta) -> str:
         return f"split, {roles.count('prefill')} prefill + {roles.count('decode')} decode"
     copies = "one engine" if len(roles) == 1 else f"{_count(len(roles))} copies"
     budget = _budget(meta)
-    return f"{copies}, budget {budget:,}" if budget else copies
+    return f"{copies}, budget\N{NO-BREAK SPACE}{budget:,}" if budget else copies
 
 
 def descriptions(runs: Iterable[Run]) -> dict[str, str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from twolane.analysis.compare import Comparison
 from twolane.records import AnyCell
-from twolane.report.facts import Facts, Figure, shown
-from twolane.report.markup import Markup, el
+from twolane.report.facts import Facts, Figure, shown, workload
+from twolane.report.markup import Markup, el, scroll
 from twolane.report.metrics import Metric, number, ratio, unit_for
 
 
@@ -21,14 +21,17 @@ def figure(facts: Facts, words: dict[str, str]) -> Markup:
     ]
     caption = el("caption", "Figures of every arm", class_="unseen")
     head = el("thead", el("tr", el("td"), heads))
-    whole = el("table", caption, head, bodies, class_="figures")
+    # The label's column and room for a figure an arm: three arms fit a phone without scrolling.
+    style = f"min-width:{5.6 + 5.1 * len(facts.arms):.1f}rem"
+    whole = el("table", caption, head, bodies, class_="figures", style=style)
     label = "Figures of every arm"
-    return el("div", whole, class_="scroll", tabindex="0", role="region", aria_label=label)
+    return scroll(whole, label)
 
 
 def _body(facts: Facts, cell: AnyCell) -> Markup:
     span = len(facts.arms) + 1
-    title = el("tr", el("th", cell.id, colspan=span, scope="rowgroup"), class_="cell")
+    named = (workload(cell), " ", el("small", cell.id, class_="arm"))
+    title = el("tr", el("th", *named, colspan=span, scope="rowgroup"), class_="cell")
     return el("tbody", title, [_row(facts, cell, metric) for metric in shown(cell)])
 
 
@@ -36,7 +39,9 @@ def _row(facts: Facts, cell: AnyCell, metric: Metric) -> Markup:
     figures = [facts.figure(cell, metric.key, arm) for arm in facts.arms]
     unit, factor = unit_for(metric.unit, [figure.value for figure in figures])
     largest = max((abs(f.value) for f in figures if f.value is not None), default=0.0)
-    head = el("th", metric.label, " ", el("small", unit), scope="row", title=metric.formula)
+    direction = "" if metric.lower_is_better else ", more is better"
+    named = (metric.label, " ", el("small", unit + direction))
+    head = el("th", *named, scope="row", title=metric.formula)
     cells = [
         el("td", _number(one, factor), _bar(one, largest), _beside(facts, cell, metric, one))
         for one in figures
@@ -74,7 +79,9 @@ def _versus(found: Comparison) -> Markup | None:
         return None
     if found.low is None or found.high is None:
         return el("span", ratio(found.ratio), class_="versus")
-    span = f"{ratio(found.ratio)} [{ratio(found.low)[:-1]}, {ratio(found.high)[:-1]}]"
+    span = el("span", f"[{ratio(found.low)[:-1]}, {ratio(found.high)[:-1]}]", class_="span")
     words = found.verdict.replace("A better", "better").replace("B better", "worse")
     kind = words.split(maxsplit=1)[0].strip(",")
-    return el("span", span, " ", el("b", words, class_=kind), class_="versus")
+    return el(
+        "span", ratio(found.ratio), " ", span, " ", el("b", words, class_=kind), class_="versus"
+    )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from twolane.analysis.confounds import Confound, confounds
+from twolane.analysis.confounds import Confound
 from twolane.analysis.results import Results, Run
 from twolane.records import BadLine
 from twolane.report.facts import Facts
-from twolane.report.markup import Markup, details, el, join, table
+from twolane.report.markup import Markup, details, el, join, scroll, table
 
 CODES = {
     "INFLIGHT": "fewer requests in flight than asked for",
@@ -34,11 +34,11 @@ def gates(facts: Facts) -> Markup:
         else:
             same = equality.compared - len(equality.differing)
             greedy = f"{same} of {equality.compared} equal"
-        rows.append((run.arm, str(run.block), _needles(run), greedy, _ending(run)))
+        rows.append((run.arm, str(run.block + 1), _needles(run), greedy, _ending(run)))
     head = ("arm", "block", "needles found", "greedy texts", "run")
     caption = "Gates of every run"
     inside = table(head, rows, caption=caption)
-    return el("div", inside, class_="scroll", tabindex="0", role="region", aria_label=caption)
+    return scroll(inside, caption)
 
 
 def _needles(run: Run) -> str:
@@ -68,7 +68,7 @@ def excluded(facts: Facts) -> Markup:
     items = [
         el(
             "li",
-            *(el("b", code.code), f" {measured.run.arm}, block {measured.run.block}, "),
+            *(el("b", code.code), f" {measured.run.arm}, block {measured.run.block + 1}, "),
             *(el("span", measured.cell.id, class_="arm"), f": {code.why} "),
             el("small", f"({CODES.get(code.code, 'a code this version does not know')})"),
         )
@@ -97,9 +97,9 @@ def _fault(fault: BadLine, results: Results) -> str:
     return f"{place}{f', line {fault.line}' if fault.line else ''}: {fault.why}"
 
 
-def differences(results: Results) -> Markup | None:
+def differences(facts: Facts) -> Markup | None:
     """The confound ledger: what else differs between the arms."""
-    found = confounds(results)
+    found, results = facts.confounds, facts.results
     if not found:
         return None
     head = ("difference", "weight", *results.arms, "why it matters")
@@ -109,7 +109,7 @@ def differences(results: Results) -> Markup | None:
     ]
     caption = "Differences between the arms"
     inside = table(head, rows, caption=caption)
-    box = el("div", inside, class_="scroll", tabindex="0", role="region", aria_label=caption)
+    box = scroll(inside, caption)
     return join(_summary(found), box)
 
 

@@ -16,11 +16,8 @@ from twolane.analysis.attribution import FINDING_SHARE, Part, Population, parts,
 from twolane.analysis.results import Results
 from twolane.clock import MS
 from twolane.records import AnyCell, Role
-from twolane.report.markup import Markup, details, el, table
+from twolane.report.markup import Markup, details, el, scroll, table
 from twolane.report.metrics import number, spoken
-
-# A part narrower than this share of the longest bar is named in the legend only.
-_ROOM_FOR_WORDS = 0.12
 
 KIND: Mapping[Part, str] = {
     Part.CLIENT_TO_PROXY: "way",
@@ -98,7 +95,7 @@ def _segment(part: Part, ns: int, longest_ns: int) -> Markup:
     words = f"{part} {_ms(ns)}"
     return el(
         "span",
-        el("span", words) if share >= _ROOM_FOR_WORDS else None,
+        *(el("span", words, class_="full"), el("span", _ms(ns), class_="short")),
         class_=f"part {KIND[part]}",
         style=f"width:{share * 100:.3f}%",
         title=words,
@@ -137,7 +134,7 @@ def _as_table(shown: Bars) -> Markup:
     count = ("requests", *(str(one.count) for one in shown.arms.values()))
     caption = f"Parts of the first token: {shown.title}"
     inside = table(head, [*rows, total, count], caption=caption)
-    box = el("div", inside, class_="scroll", tabindex="0", role="region", aria_label=caption)
+    box = scroll(inside, caption)
     return details("Medians of every part", box)
 
 

@@ -11,7 +11,7 @@ import msgspec
 from twolane.analysis.results import Results, Run
 from twolane.records import EngineMeta
 from twolane.report.facts import budget_of
-from twolane.report.markup import Markup, details, el, join, table
+from twolane.report.markup import Markup, details, el, join, scroll, table
 from twolane.report.metrics import number
 
 
@@ -23,7 +23,7 @@ def machine(results: Results) -> Markup:
         "runs": f"{len(results.runs)}, blocks: {len(results.blocks)}",
         "started": first.started_at,
         "config hash": first.config_hash,
-        **{str(key): _plain(value) for key, value in first.host.items()},
+        **dict(map(_fact, first.host.items())),
     }
     return join(
         el("h3", "Machine"),
@@ -41,24 +41,36 @@ def _list(facts: Mapping[str, str]) -> Markup:
     return el("dl", pairs, class_="facts")
 
 
+def _fact(item: tuple[str, Any]) -> tuple[str, str]:
+    """A host fact with its name in words; bytes as GiB."""
+    key, value = item
+    if key.endswith("_bytes") and isinstance(value, int):
+        return key.removesuffix("_bytes"), f"{value / 2**30:.1f} GiB"
+    return key.replace("_", " "), _plain(value)
+
+
 def _plain(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, float):
         return number(value)
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value)) or "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_plain(one)}" for key, one in value.items())
     return msgspec.json.encode(value, order="sorted").decode()
 
 
 def _engines(results: Results) -> Markup:
     head = ("arm", "block", "engine", "role", "group", "devices", "budget", "KV tokens")
     rows = [
-        (run.arm, str(run.block), *_engine(engine))
+        (run.arm, str(run.block + 1), *_engine(engine))
         for run in results.runs
         for engine in run.meta.engines
     ]
     caption = "Engines and where they ran"
     inside = table((*head, "KV block", "ready, s"), rows, caption=caption)
-    return el("div", inside, class_="scroll", tabindex="0", role="region", aria_label=caption)
+    return scroll(inside, caption)
 
 
 def _engine(engine: EngineMeta) -> tuple[str, ...]:
@@ -82,7 +94,7 @@ def _commands(run: Run) -> Markup:
     """Command lines and environments, to start the same engines by hand."""
     texts = [_command(engine) for engine in run.meta.engines]
     return details(
-        join("How ", el("span", run.arm, class_="arm"), f" was started, block {run.block}"),
+        join("How ", el("span", run.arm, class_="arm"), f" was started, block {run.block + 1}"),
         [el("pre", text, tabindex="0") for text in texts],
         id_=run.id,
     )

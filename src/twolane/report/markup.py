@@ -69,5 +69,10 @@ def _row(row: Iterable[Child]) -> list[Markup]:
     return [el("th", first, scope="row"), *(el("td", cell) for cell in rest)]
 
 
+def scroll(inside: Markup, label: str) -> Markup:
+    """A wide table's own scrolling box, reachable by keyboard."""
+    return el("div", inside, class_="scroll", tabindex="0", role="region", aria_label=label)
+
+
 def details(summary: Child, *inside: Child, id_: str | None = None) -> Markup:
     return el("details", el("summary", summary), *inside, id=id_)

@@ -90,7 +90,7 @@ ALL = INTERFERENCE + GRID
 
 # Milliseconds above this are easier read as seconds.
 _SECONDS_FROM_MS = 10_000
-_MINUS = "\N{MINUS SIGN}"
+MINUS = "\N{MINUS SIGN}"
 _NARROW = "\N{NARROW NO-BREAK SPACE}"
 
 
@@ -110,7 +110,7 @@ def number(value: float | None, *, decimals: int | None = None) -> str:
         size = abs(value)
         decimals = 0 if size >= 100 or value == 0 else 1 if size >= 10 else 2
     text = f"{abs(value):,.{decimals}f}"
-    return f"{_MINUS}{text}" if value < 0 and text.strip("0.,") else text
+    return f"{MINUS}{text}" if value < 0 and text.strip("0.,") else text
 
 
 def spoken(value: float | None, unit: str) -> str:
@@ -124,6 +124,6 @@ def spoken(value: float | None, unit: str) -> str:
 
 
 def ratio(value: float) -> str:
-    """A ratio with the digits that its size deserves: `0.021x`, `1.08x`, `12x`."""
-    decimals = 3 if value < 0.1 else 2 if value < 10 else 0
+    """A ratio with the digits that its size deserves: `0.021x`, `1.08x`, `12.3x`."""
+    decimals = 3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:.{decimals}f}\N{MULTIPLICATION SIGN}"

@@ -16,7 +16,7 @@ from twolane.records import GridCell, InterferenceCell
 from twolane.report import figures, gates, ledger, machine, methods, timeline, waits
 from twolane.report.facts import Facts, descriptions
 from twolane.report.markup import Markup, details, el, join
-from twolane.report.text import Verdict, verdict
+from twolane.report.text import Piece, Verdict, verdict
 
 NAME = "report.html"
 # Nothing may be fetched and nothing run; a page that tries is stopped by the reader's browser.
@@ -84,7 +84,7 @@ def _sections(facts: Facts) -> list[Section]:
 
 
 def _opening(results: Results, told: Verdict) -> Markup:
-    finding = [el("strong", p.text) if p.strong else p.text for p in told.finding]
+    finding = [_piece(piece) for piece in told.finding]
     first = results.runs[0].meta if results.runs else None
     when = f" \N{MIDDLE DOT} {first.started_at}" if first else ""
     return el(
@@ -96,6 +96,10 @@ def _opening(results: Results, told: Verdict) -> Markup:
         el("p", told.confidence, class_="confidence") if told.confidence else None,
         class_="opening",
     )
+
+
+def _piece(piece: Piece) -> Markup | str:
+    return piece.text if piece.kind == "words" else el("strong", piece.text, class_=piece.kind)
 
 
 def _contents(sections: list[Section]) -> Markup | None:
@@ -119,15 +123,17 @@ def _streams(facts: Facts, words: dict[str, str]) -> Markup:
     shown = [*first, *([null] if null else [])]
     axis = timeline.Axis.over(shown)
     rest = [p for p in every if p not in shown and not p.null]
+    pauses = waits.rows(every, words)
     threshold = max(s.threshold_ms for p in every for s in p.strips)
     return join(
         _caption(cell, threshold),
-        timeline.figure(shown, axis, words, cell),
+        timeline.figure(shown, axis, words),
         timeline.as_table(every, "The same in numbers, every shot of every run"),
-        _others(rest, words, cell),
+        _others(rest, words),
         el("h3", "Every pause while the long prompt was prefilled"),
         el("p", _waits_caption(threshold), class_="lede"),
-        waits.figure(waits.rows(every, words), threshold),
+        waits.figure(pauses, threshold),
+        waits.as_table(pauses, threshold, "The same in numbers"),
     )
 
 
@@ -143,7 +149,7 @@ def _caption(cell: InterferenceCell, threshold_ms: float) -> Markup:
         f"Each strip is one reader\u2019s stream; its height is the speed at which tokens arrive, "
         f"so its area is tokens. In the shaded time a {cell.prompt:,}-token prompt is being "
         f"prefilled. A hole with a red floor is a stall: a pause longer than {threshold_ms:,.0f} "
-        f"ms. Shown is the first shot of each arm."
+        f"ms; thin lines in it are single tokens. Shown is the first shot of each arm."
     )
     return el("p", text, class_="lede")
 
@@ -156,14 +162,12 @@ def _waits_caption(threshold_ms: float) -> str:
     )
 
 
-def _others(
-    panels: list[timeline.Panel], words: dict[str, str], cell: InterferenceCell
-) -> Markup | None:
+def _others(panels: list[timeline.Panel], words: dict[str, str]) -> Markup | None:
     if not panels:
         return None
     axis = timeline.Axis.over(panels)
     summary = f"The other {len(panels)} shot{'s' * (len(panels) != 1)}"
-    return details(summary, timeline.figure(panels, axis, words, cell))
+    return details(summary, timeline.figure(panels, axis, words))
 
 
 def _figures(facts: Facts, words: dict[str, str]) -> Markup:
@@ -195,11 +199,13 @@ def _gates(facts: Facts) -> Markup:
         el("h3", "Excluded points"),
         gates.excluded(facts),
         el("h3", "What else differs between the arms"),
-        gates.differences(facts.results) or el("p", "Nothing that was recorded."),
+        gates.differences(facts) or el("p", "Nothing that was recorded."),
     )
 
 
 def _ending(results: Results) -> Markup:
-    again = f"twolane report {results.folder.name}"
-    hint = el("p", "Made by twolane from the raw files beside it. To remake this page:")
+    campaign, folder = results.campaign, f"results/{results.folder.name}"
+    measure = "scripts/demo" if campaign == "demo" else f"twolane run {campaign}.yaml"
+    again = f"{measure}   # measure again\ntwolane report {folder}   # this page from the raw files"
+    hint = el("p", "Made by twolane from the raw files beside it. To remake it:")
     return el("footer", hint, el("pre", again, tabindex="0"))

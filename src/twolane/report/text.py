@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.table import Table
 from rich.text import Text
 
+from twolane.analysis.compare import Comparison
 from twolane.analysis.results import Results
 from twolane.records import AnyCell, InterferenceCell
-from twolane.report.facts import Facts, Figure, descriptions, shown
+from twolane.report.facts import Facts, Figure, descriptions, shown, workload
 from twolane.report.metrics import GRID, INTERFERENCE, Metric, number, ratio, spoken, unit_for
 
 WORST, NULL, _, _, LONG_TTFT = INTERFERENCE
@@ -24,10 +26,10 @@ _CLIENT_REACH = 1.5
 
 @dataclass(frozen=True)
 class Piece:
-    """A run of words of the verdict; `strong` where it is the figure that answers."""
+    """A run of words of the verdict: plain words, a figure, or the best figure."""
 
     text: str
-    strong: bool = False
+    kind: Literal["words", "figure", "best"] = "words"
 
 
 @dataclass(frozen=True)
@@ -78,13 +80,14 @@ def _finding(
     best: Figure | None,
     words: dict[str, str],
 ) -> tuple[Piece, ...]:
-    readers = "the reader's" if cell.victims == 1 else "the readers'"
+    readers = "the reader\u2019s" if cell.victims == 1 else "the readers\u2019"
     pieces = [
         Piece(f"While a {cell.prompt:,}-token prompt was prefilled, {readers} worst pause was ")
     ]
     for place, figure in enumerate(seen):
         pieces.append(Piece(_separator(place, len(seen))))
-        pieces.append(Piece(spoken(figure.value, WORST.unit), strong=figure is best))
+        kind: Literal["figure", "best"] = "best" if figure is best else "figure"
+        pieces.append(Piece(spoken(figure.value, WORST.unit), kind))
         excluded = ", excluded" if figure.excluded else ""
         pieces.append(Piece(f" with {_with(words[figure.arm])}{excluded}"))
     pieces.append(Piece(_client(facts, cell, best)))
@@ -118,9 +121,9 @@ def _client(facts: Facts, cell: AnyCell, best: Figure | None) -> str:
 def _cost(facts: Facts, cell: InterferenceCell, best: str, words: dict[str, str]) -> str:
     """What the best arm pays, against the first arm that is not it."""
     rival = next((arm for arm in facts.arms if arm != best), None)
-    asked = [_Cost(cell, LONG_TTFT, "the long prompt's first token")]
+    asked = [_Cost(cell, LONG_TTFT, "the long prompt\u2019s first token")]
     if facts.grid is not None:
-        asked.append(_Cost(facts.grid, GRID[0], "a short prompt's"))
+        asked.append(_Cost(facts.grid, GRID[0], "a short prompt\u2019s"))
         asked.append(_Cost(facts.grid, GRID[2], "throughput"))
     parts = [_change(facts, one, best, rival) for one in asked] if rival else []
     told = [part for part in parts if part]
@@ -153,44 +156,60 @@ def _listed(parts: Sequence[str]) -> str:
 
 def _confidence(facts: Facts, cell: InterferenceCell, best: Figure | None) -> str:
     if best is None:
-        return "Every arm's figure is excluded by a reason code, so there is no verdict."
+        return "Every arm\u2019s figure is excluded by a reason code, so there is no verdict."
     others = [arm for arm in facts.arms if arm != best.arm]
     if not others:
         return "Only one arm was run, so there is nothing to compare it with."
     if facts.blocks == 1:
         return "Indicative: one block shows no spread, so this is not a verdict."
+    words = descriptions(facts.results.runs)
     told = [facts.versus(cell, WORST, best.arm, other) for other in others]
-    parts = [f"against {one.b} {_outcome(one.verdict, one.a)}" for one in told]
-    return f"Over {facts.blocks} blocks, {_listed(parts)}."
+    parts = [_outcome(one, _with(words[one.b])) for one in told]
+    return f"Over {facts.blocks} blocks {_with(words[best.arm])} is {_listed(parts)}."
 
 
-def _outcome(words: str, a: str) -> str:
-    return f"{a} is better" if words == "A better" else words.replace("B better", f"{a} is worse")
+def _outcome(found: Comparison, other: str) -> str:
+    """What the blocks say of the best arm against one other, after `is`."""
+    if found.outcome == "A better":
+        return f"better than {other} ({_span(found)})"
+    if found.outcome == "B better":
+        return f"worse than {other} ({_span(found)})"
+    if found.outcome == "equal":
+        return f"equal to {other} within {found.margin * 100:g} %"
+    return f"not to be told from {other} ({found.verdict})"
+
+
+def _span(found: Comparison) -> str:
+    if found.ratio is None or found.low is None or found.high is None:
+        return "one block"
+    return (
+        f"{ratio(found.ratio)}, 95 % interval {ratio(found.low)[:-1]} to {ratio(found.high)[:-1]}"
+    )
 
 
 # --------------------------------------------------------------------------------- terminal
 
 
-def terminal_table(results: Results) -> Table:
+def table(results: Results) -> Table:
     """Figures by cell and metric, one column an arm; excluded figures struck, codes beside."""
     facts = Facts(results)
-    table = Table(title=None, pad_edge=False, box=None, header_style="bold")
-    table.add_column("")
+    drawn = Table(pad_edge=False, box=None, header_style="bold")
+    drawn.add_column("")
     for arm in facts.arms:
-        table.add_column(arm, justify="right")
-    table.add_column("", style="dim")
+        drawn.add_column(arm, justify="right")
+    drawn.add_column("", style="dim")
     for cell in facts.cells:
         if metrics := shown(cell):
-            table.add_row(Text(cell.id, style="bold"))
+            drawn.add_row(Text(workload(cell), style="bold"))
             for metric in metrics:
-                _add(table, facts, cell, metric)
-    return table
+                drawn.add_row(*_line(facts, cell, metric))
+    return drawn
 
 
-def _add(table: Table, facts: Facts, cell: AnyCell, metric: Metric) -> None:
+def _line(facts: Facts, cell: AnyCell, metric: Metric) -> list[Text]:
     figures = [facts.figure(cell, metric.key, arm) for arm in facts.arms]
     unit, factor = unit_for(metric.unit, [figure.value for figure in figures])
-    table.add_row(Text(f"  {metric.label}"), *(_text(f, factor) for f in figures), unit)
+    return [Text(f"  {metric.label}"), *(_text(f, factor) for f in figures), Text(unit)]
 
 
 def _text(figure: Figure, factor: float) -> Text:

@@ -18,13 +18,13 @@ from twolane.analysis import stats
 from twolane.analysis.results import Run
 from twolane.clock import MS, NS
 from twolane.records import InterferenceCell
-from twolane.report.markup import Markup, details, el, join, table
-from twolane.report.metrics import number, spoken
+from twolane.report.markup import Markup, details, el, scroll, table
+from twolane.report.metrics import MINUS, number, spoken
 
 # A strip's inner size in SVG units; its width is stretched to the page.
 WIDTH, HEIGHT = 4000, 100
 # The quiet speed stands at this share of a strip's height: room for a burst above it.
-QUIET_SHARE = 0.72
+QUIET_SHARE = 0.66
 # Steps narrower than this many units are joined, tokens kept: finer than any screen shows.
 FINEST = 2.0
 
@@ -167,36 +167,36 @@ class Axis:
 _ROUND = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 1e9)
 
 
-def figure(
-    panels: Sequence[Panel], axis: Axis, words: dict[str, str], cell: InterferenceCell
-) -> Markup:
+def figure(panels: Sequence[Panel], axis: Axis, words: dict[str, str]) -> Markup:
     """Panels under each other on one axis."""
     top = max((s.quiet_rate for panel in panels for s in panel.strips), default=1.0) or 1.0
     return el(
         "div",
-        [_drawn(panel, axis, words, top / QUIET_SHARE, cell) for panel in panels],
+        [_drawn(panel, axis, words, top / QUIET_SHARE) for panel in panels],
         _axis(axis),
         class_="timeline",
     )
 
 
-def _drawn(
-    panel: Panel, axis: Axis, words: dict[str, str], full: float, cell: InterferenceCell
-) -> Markup:
-    name = "client alone (null run)" if panel.null else words[panel.arm]
-    what = "a sleep instead of the prompt" if panel.null else f"{cell.prompt:,} tokens prefilled"
+def _drawn(panel: Panel, axis: Axis, words: dict[str, str], full: float) -> Markup:
+    title = "null run" if panel.null else panel.arm
+    name = f"{panel.arm}, the client alone" if panel.null else words[panel.arm]
+    took = spoken(panel.hit_s * 1e3, "ms") if panel.hit_s < 1 else spoken(panel.hit_s, "s")
+    what = f"{'sleep' if panel.null else 'prefill'} {took}"
     left, right = axis.share(0), axis.share(panel.hit_s)
     shade = f"left:{left * 100:.3f}%;width:{(right - left) * 100:.3f}%"
     return el(
         "section",
         el(
             "header",
-            el("h3", el("span", panel.arm, class_="arm"), " ", el("span", name, class_="words")),
+            el("h3", el("span", title, class_="arm"), " ", el("span", name, class_="words")),
             el("p", "worst pause ", el("b", spoken(panel.worst_ms, "ms"))),
         ),
         el(
             "div",
             el("div", el("span", what), class_="hit", style=shade),
+            el("span", "quiet", class_="phase"),
+            el("span", "recovery", class_="phase last"),
             [_strip_drawn(strip, axis, full) for strip in panel.strips],
             class_="strips",
         ),
@@ -212,9 +212,12 @@ def _strip_drawn(strip: Strip, axis: Axis, full: float) -> Markup:
     )
     band = el("path", d=_band(strip.steps, axis, full), class_="band")
     holes = el("path", d=_holes(strip.holes, axis), class_="holes")
+    lone = el("path", d=_lone(strip.holes, axis), class_="lone")
+    worst_hole = [strip.worst] if strip.worst in strip.holes else []
+    floor = el("path", d=_holes(worst_hole, axis), class_="holes worst")
     svg = el(
         "svg",
-        *(el("title", said), band, holes),
+        *(el("title", said), band, holes, floor, lone),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         preserveAspectRatio="none",
         role="img",
@@ -269,9 +272,17 @@ def _holes(holes: Iterable[Hole], axis: Axis) -> str:
     )
 
 
+def _lone(holes: Sequence[Hole], axis: Axis) -> str:
+    """An upright line for every token that stands alone between two stalls."""
+    top = HEIGHT * (1 - QUIET_SHARE)
+    starts = {hole.start_s for hole in holes}
+    alone = [hole.end_s for hole in holes if hole.end_s in starts]
+    return "".join(f"M{axis.share(at) * WIDTH:.1f} {HEIGHT}V{top:.0f}" for at in alone)
+
+
 def _axis(axis: Axis) -> Markup:
     ticks = [
-        el("span", f"{t:g}", style=f"left:{axis.percent(t)}")
+        el("span", f"{t:g}".replace("-", MINUS), style=f"left:{axis.percent(t)}")
         for t in (round(t, 3) for t in axis.ticks())
     ]
     title = el("p", "seconds since the long prompt was sent")
@@ -296,11 +307,4 @@ def as_table(panels: Sequence[Panel], summary: str) -> Markup:
     ]
     head = ("arm", "stream", "quiet, tokens/s", "prefill, s", "worst pause, ms")
     rest = ("stalled, s", "stalls", "tokens lost")
-    return details(summary, _scroll(table((*head, *rest), rows, caption=summary)))
-
-
-def _scroll(inside: Markup) -> Markup:
-    return el("div", inside, class_="scroll", tabindex="0", role="region", aria_label="table")
-
-
-__all__ = ["Axis", "Panel", "as_table", "figure", "join", "panels"]
+    return details(summary, scroll(table((*head, *rest), rows, caption=summary), summary))

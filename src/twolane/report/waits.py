@@ -9,8 +9,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from twolane.report.markup import Markup, el
-from twolane.report.metrics import spoken
+from twolane.analysis.stats import median
+from twolane.report.markup import Markup, details, el, scroll, table
+from twolane.report.metrics import number, spoken
 from twolane.report.timeline import Panel
 
 WIDTH = 1000
@@ -25,7 +26,7 @@ class LogAxis:
     def over(cls, values_ms: Iterable[float]) -> LogAxis:
         """From the largest 1, 2 or 5 times a power of ten below all values, with room above."""
         every = [value for value in values_ms if value > 0] or [1.0, 10.0]
-        return cls(_round_below(min(every)), max(every) * 1.6)
+        return cls(_round_below(min(every)), max(every) * 2.2)
 
     def share(self, value_ms: float) -> float:
         value = min(max(value_ms, self.low_ms), self.high_ms)
@@ -136,3 +137,19 @@ def _axis(axis: LogAxis) -> Markup:
         for t in axis.ticks()
     ]
     return el("div", el("div", ticks, class_="ticks"), class_="axis", aria_hidden="true")
+
+
+def as_table(rows: Sequence[Row], threshold_ms: float, summary: str) -> Markup:
+    head = ("arm", "pauses", "median, ms", "worst, ms", "past the threshold", "client alone, ms")
+    cells = [
+        (
+            row.arm,
+            str(len(row.pauses_ms)),
+            number(median(row.pauses_ms)),
+            number(row.worst_ms),
+            str(sum(ms > threshold_ms for ms in row.pauses_ms)),
+            number(row.client_ms),
+        )
+        for row in rows
+    ]
+    return details(summary, scroll(table(head, cells, caption=summary), summary))

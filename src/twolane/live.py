@@ -1,0 +1,300 @@
+"""What is running now, for the person who waits: a live picture, or plain lines in a pipe.
+
+Rules of this file: it is told Events and shows them, and keeps no other account of a campaign.
+`Progress` is what is known from the events so far, without a terminal and with time as a
+parameter; `LiveView` puts it on a console. Nothing imports this file but the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from twolane.clock import NS, now_ns
+from twolane.records import Event
+
+# A step's events that come many times a second; in a pipe only a change of their text is told.
+_BAR_WIDTH = 32
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_ENDINGS = ("done", "failed")
+
+
+@dataclass
+class Step:
+    """One step of a run: since when, until when, and what was last said of it."""
+
+    name: str
+    text: str
+    began_ns: int
+    ended_ns: int | None = None
+    detail: str = ""
+    done: int | None = None
+    total: int | None = None
+    expect_s: float | None = None
+
+    def seconds(self, now: int) -> float:
+        return ((self.ended_ns or now) - self.began_ns) / NS
+
+
+@dataclass
+class RunView:
+    """One run: its steps so far, its victims' rates, and how it ended."""
+
+    id: str
+    arm: str
+    began_ns: int
+    steps: list[Step] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    fastest: float = 0.0  # of any rate seen in this run: the bars' full length
+    ended_ns: int | None = None
+    ending: str = ""
+    why: str = ""
+
+    def seconds(self, now: int) -> float:
+        return ((self.ended_ns or now) - self.began_ns) / NS
+
+
+class Progress:
+    """A campaign as its events tell it. `total` is the number of runs, if it is known."""
+
+    def __init__(self, total: int | None = None) -> None:
+        self.total = total
+        self.runs: dict[str, RunView] = {}
+        self.notes: list[str] = []
+        self.began_ns: int | None = None
+
+    @property
+    def current(self) -> RunView | None:
+        return next(reversed(self.runs.values()), None)
+
+    def apply(self, event: Event) -> None:
+        self.began_ns = self.began_ns or event.t_ns
+        if event.step == "note":
+            self.notes.append(event.text)
+            return
+        run = self._run(event)
+        if event.step in _ENDINGS:
+            self._end(run, event)
+        elif event.step == "phase":
+            self._phase(run, event)
+        else:
+            self._step(run, event)
+
+    def _run(self, event: Event) -> RunView:
+        if event.step == "place" and event.total is not None:
+            self.total = event.total
+        if event.run not in self.runs:
+            self.runs[event.run] = RunView(event.run, event.arm or event.run, event.t_ns)
+        return self.runs[event.run]
+
+    def _end(self, run: RunView, event: Event) -> None:
+        self._close(run, event.t_ns)
+        run.ended_ns, run.ending, run.rates = event.t_ns, event.step, []
+        run.why = event.text if event.step == "failed" else ""
+
+    def _phase(self, run: RunView, event: Event) -> None:
+        if event.rates:
+            run.rates = event.rates
+            run.fastest = max(run.fastest, *event.rates)
+        if run.steps:
+            step = run.steps[-1]
+            step.detail, step.done, step.total = event.text, event.done, event.total
+
+    def _step(self, run: RunView, event: Event) -> None:
+        """`ready` tells of the launch that goes on; every other step begins anew."""
+        if event.step == "ready" and run.steps and run.steps[-1].name == "launch":
+            run.steps[-1].detail = event.text
+            return
+        self._close(run, event.t_ns)
+        run.rates = []
+        step = Step(event.step, event.text, event.t_ns, expect_s=event.expect_s)
+        step.done, step.total = event.done, event.total
+        run.steps.append(step)
+
+    @staticmethod
+    def _close(run: RunView, now: int) -> None:
+        if run.steps and run.steps[-1].ended_ns is None:
+            run.steps[-1].ended_ns = now
+
+    def left_s(self, now: int) -> float | None:
+        """Seconds until the campaign ends, after its finished runs; None before the first."""
+        finished = [run for run in self.runs.values() if run.ending == "done"]
+        if not finished or self.total is None:
+            return None
+        mean = sum(run.seconds(now) for run in finished) / len(finished)
+        ended = sum(run.ended_ns is not None for run in self.runs.values())
+        open_s = sum(run.seconds(now) for run in self.runs.values() if run.ended_ns is None)
+        return max(0.0, mean * (self.total - ended) - open_s)
+
+
+# ----------------------------------------------------------------------------------- in words
+
+
+def clock_text(seconds: float) -> str:
+    """`4.2 s`, `2:41`, `1:02:03`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def bar(share: float, width: int = _BAR_WIDTH) -> str:
+    """A bar of `share` (0 ... 1) of `width` characters, to an eighth of a character."""
+    eighths = round(min(1.0, max(0.0, share)) * width * 8)
+    full, part = divmod(eighths, 8)
+    return ("█" * full + (_EIGHTHS[part] if part else "")).ljust(width)
+
+
+def _place(progress: Progress, run: RunView) -> str:
+    number = list(progress.runs).index(run.id) + 1
+    return f"run {number} of {progress.total}" if progress.total else f"run {number}"
+
+
+def plain_line(progress: Progress, event: Event) -> str:
+    """One line for a pipe: seconds since the start, which run, which step, what."""
+    since = (event.t_ns - (progress.began_ns or event.t_ns)) / NS
+    run = progress.runs.get(event.run)
+    where = f"{_place(progress, run)} {run.arm}: " if run else ""
+    count = f" ({event.done} of {event.total})" if event.done is not None and event.total else ""
+    expected = f", about {clock_text(event.expect_s)}" if event.expect_s else ""
+    step = event.step if event.text == event.step else f"{event.step}: {event.text}"
+    took = f" after {clock_text(run.seconds(event.t_ns))}" if run and run.ending else ""
+    return f"{since:7.1f} s  {where}{step}{count}{expected}{took}"
+
+
+# ---------------------------------------------------------------------------------- a picture
+
+
+def picture(progress: Progress, now: int) -> RenderableType:
+    """The campaign now: finished runs, the present run's steps, its readers' rates."""
+    parts: list[RenderableType] = []
+    for run in progress.runs.values():
+        parts.append(_heading(progress, run, now))
+        if run.ended_ns is None:
+            parts.append(_steps(run, now))
+            parts.extend(_rates(run))
+    parts.extend(Text(f"  note: {note}", style="yellow") for note in progress.notes[-3:])
+    parts.append(_clock(progress, now))
+    return Group(*parts)
+
+
+def _heading(progress: Progress, run: RunView, now: int) -> Text:
+    signs = {"": ("▸", "bold cyan"), "done": ("✓", "green"), "failed": ("✗", "bold red")}
+    sign, style = signs[run.ending]
+    took = clock_text(run.seconds(now))
+    text = Text.assemble(
+        (f"{sign} ", style), (f"{_place(progress, run)}  ", "dim"), (run.arm, "bold"), f"  {took}"
+    )
+    if run.why:
+        text.append(f"\n    {run.why.splitlines()[0]}", "red")
+    return text
+
+
+def _steps(run: RunView, now: int) -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=4)
+    table.add_column(min_width=7)
+    table.add_column(ratio=1)
+    table.add_column(justify="right", min_width=7)
+    for step in run.steps:
+        is_open = step.ended_ns is None
+        took = clock_text(step.seconds(now))
+        if is_open and step.expect_s:
+            took += f" of about {clock_text(step.expect_s)}"
+        style = "bold" if is_open else "dim"
+        sign = "   ▸" if is_open else "   ✓"
+        table.add_row(sign, step.name, _said(step), took, style=style)
+    return table
+
+
+def _said(step: Step) -> Text:
+    text = Text(step.text)
+    if step.detail:
+        text.append(f"  {step.detail}", "cyan" if step.ended_ns is None else "")
+    if step.done is not None and step.total:
+        text.append(f"  {step.done}/{step.total}")
+    return text
+
+
+def _rates(run: RunView) -> list[RenderableType]:
+    """One bar a stream; its full length is the fastest rate that this run has shown."""
+    full = run.fastest or 1.0
+    interference = bool(run.steps) and run.steps[-1].text.startswith("interference")
+    name = "reader" if interference else "users"
+    return [
+        Text.assemble(
+            (f"      {name} {number:<3}", "dim"),
+            (bar(rate / full), "red" if rate < 0.5 * full else "blue"),
+            f" {rate:6.1f} tokens/s",
+        )
+        for number, rate in enumerate(run.rates, 1)
+    ]
+
+
+def _clock(progress: Progress, now: int) -> Text:
+    since = (now - (progress.began_ns or now)) / NS
+    text = Text(f"  {clock_text(since)} so far", style="dim")
+    left = progress.left_s(now)
+    if left is not None and left > 0:
+        text.append(f", about {clock_text(left)} left")
+    elif left is None and progress.total:
+        text.append(", time left is known after the first run")
+    return text
+
+
+class LiveView:
+    """Shows a campaign's events: give it to `campaign.run` as `told`, inside a `with`.
+
+    `runs` is how many runs are planned. On a terminal the picture is redrawn in place four times
+    a second; elsewhere every new step is one plain line.
+    """
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        *,
+        runs: int | None = None,
+        now: Callable[[], int] = now_ns,
+    ) -> None:
+        self._console = console or Console()
+        self._progress = Progress(runs)
+        self._now = now
+        self._last = ("", "", "")
+        self._live = (
+            Live(
+                console=self._console,
+                refresh_per_second=4,
+                get_renderable=lambda: picture(self._progress, self._now()),
+            )
+            if self._console.is_terminal
+            else None
+        )
+
+    def __enter__(self) -> LiveView:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def __call__(self, event: Event) -> None:
+        self._progress.apply(event)
+        said = (event.run, event.step, event.text)
+        if self._live is None and said != self._last:
+            line = plain_line(self._progress, event)
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._last = said
