@@ -219,8 +219,11 @@ class EngineMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit_code: int | None = None
 
 
-class RunMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """run.json: what ran, on what, how, and how it ended. Written at start and once at the end."""
+class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """run.json: what ran, on what, how, and how it ended. Written at start and once at the end.
+
+    Written with its defaults: a schema that is left out could not be told from a later one.
+    """
 
     schema: int = SCHEMA
     id: str

@@ -35,7 +35,7 @@ from twolane.records import (
 
 
 class _Schema(msgspec.Struct, frozen=True):
-    schema: int = SCHEMA
+    schema: int = 1  # the first did not always write it
 
 
 class _Selector(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from rich.text import Text
 from twolane.analysis.compare import Comparison
 from twolane.analysis.results import Results
 from twolane.records import AnyCell, InterferenceCell
-from twolane.report.facts import Facts, Figure, descriptions, shown, workload
+from twolane.report.facts import Facts, Figure, descriptions, shown
 from twolane.report.metrics import GRID, INTERFERENCE, Metric, number, ratio, spoken, unit_for
 
 WORST, NULL, _, _, LONG_TTFT = INTERFERENCE
@@ -194,13 +194,13 @@ def table(results: Results) -> Table:
     """Figures by cell and metric, one column an arm; excluded figures struck, codes beside."""
     facts = Facts(results)
     drawn = Table(pad_edge=False, box=None, header_style="bold")
-    drawn.add_column("")
+    drawn.add_column("", no_wrap=True)
     for arm in facts.arms:
         drawn.add_column(arm, justify="right")
     drawn.add_column("", style="dim")
     for cell in facts.cells:
         if metrics := shown(cell):
-            drawn.add_row(Text(workload(cell), style="bold"))
+            drawn.add_row(Text(cell.id, style="bold"))
             for metric in metrics:
                 drawn.add_row(*_line(facts, cell, metric))
     return drawn

@@ -1,0 +1,121 @@
+"""Results folders as they are found: whole, torn, foreign, edited by hand, empty."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.report.synthetic import make
+
+from twolane.analysis.results import Results, load
+from twolane.errors import QuestionError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make(tmp_path / "demo")
+
+
+def first_run(folder: Path) -> Path:
+    return sorted((folder / "runs").iterdir())[0]
+
+
+def faults(results: Results) -> list[str]:
+    """Reads everything, then names each fault as `file:line why`."""
+    for run in results.runs:
+        list(run.requests())
+        list(run.samples())
+        assert run.cells is not None
+        assert run.needle is run.needle
+    return [f"{Path(bad.path).name}:{bad.line} {bad.why}" for bad in results.faults]
+
+
+def test_a_whole_folder_has_its_runs_in_the_order_they_ran(folder: Path) -> None:
+    results = load(folder)
+    assert results.campaign == "synthetic"
+    assert results.arms == ("copies_2048", "copies_256", "split_1p1d")
+    assert results.blocks == (0,)
+    assert [run.meta.order for run in results.runs] == [0, 1, 2]
+    assert faults(results) == []
+
+
+def test_requests_are_chosen_by_role_and_cell(folder: Path) -> None:
+    run = load(folder).runs[0]
+    assert [r.role for r in run.requests("aggressor", "null")] == ["null", "aggressor"]
+    assert len(list(run.requests("victim"))) == 4
+    assert len(list(run.requests())) == 46
+    assert len(list(run.requests(cell="c4 in512 out64 n40"))) == 40
+
+
+def test_a_torn_last_line_is_named_and_the_rest_is_kept(folder: Path) -> None:
+    path = first_run(folder) / "requests.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    results = load(folder)
+    assert len(list(results.runs[0].requests())) == 45
+    (fault,) = faults(results)
+    assert fault.startswith("requests.jsonl:46 torn last line")
+
+
+def test_a_fault_is_counted_once_however_often_its_file_is_read(folder: Path) -> None:
+    (first_run(folder) / "requests.jsonl").write_text("not json\n")
+    results = load(folder)
+    for _ in range(3):
+        assert list(results.runs[0].requests()) == []
+    assert len(faults(results)) == 1
+
+
+def test_a_run_of_another_schema_is_left_out_by_name(folder: Path) -> None:
+    path = first_run(folder) / "run.json"
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 9'))
+    results = load(folder)
+    assert results.arms == ("copies_256", "split_1p1d")
+    assert faults(results) == ["run.json:0 schema 9; this twolane reads schema 1"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 3}', "\x00\xff"])
+def test_a_run_description_that_cannot_be_read_is_left_out_by_name(folder: Path, text: str) -> None:
+    (first_run(folder) / "run.json").write_bytes(text.encode("latin-1"))
+    results = load(folder)
+    assert len(results.runs) == 2
+    assert len(faults(results)) == 1
+
+
+def test_missing_files_of_a_run_are_named(folder: Path) -> None:
+    for name in ("requests.jsonl", "cells.jsonl", "needle.json", "metrics.jsonl"):
+        (first_run(folder) / name).unlink()
+    results = load(folder)
+    assert results.runs[0].cells == []
+    assert results.runs[0].needle is None
+    assert sorted(faults(results)) == [
+        "cells.jsonl:0 file is missing",
+        "metrics.jsonl:0 file is missing",
+        "needle.json:0 file is missing",
+        "requests.jsonl:0 file is missing",
+    ]
+
+
+def test_stray_files_and_folders_do_not_matter(folder: Path) -> None:
+    (folder / "runs" / "notes.txt").write_text("mine")
+    (folder / "runs" / "empty").mkdir()
+    results = load(folder)
+    assert len(results.runs) == 3
+    assert faults(results) == ["run.json:0 file is missing"]
+
+
+def test_no_folder_is_a_bad_question(tmp_path: Path) -> None:
+    with pytest.raises(QuestionError, match="there is no such folder") as error:
+        load(tmp_path / "nowhere")
+    assert str(tmp_path / "nowhere") in str(error.value)
+
+
+def test_a_folder_without_runs_is_a_bad_question(tmp_path: Path) -> None:
+    with pytest.raises(QuestionError, match="no folder `runs`"):
+        load(tmp_path)
+
+
+def test_events_are_read_where_there_are_any(folder: Path) -> None:
+    assert [event.step for event in load(folder).events()] == ["note"]
+    (folder / "events.jsonl").unlink()
+    results = load(folder)
+    assert results.events() == []
+    assert list(results.faults) == []
