@@ -1,8 +1,7 @@
 """The bundled model: a Llama whose weights are written down, not trained.
 
 It answers one question, "what followed the last place where these eight bytes stood?", and so
-it finds planted facts at any depth, up to a million tokens, and gives a wrong answer when the
-KV cache it reads is wrong.
+it finds planted facts at any depth, and gives a wrong answer when the KV cache it reads is wrong.
 """
 
 from __future__ import annotations
