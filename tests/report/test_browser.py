@@ -1,0 +1,201 @@
+"""The report in real Chromium: offline, silent, and readable at the width of a phone and a desk."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.report.synthetic import GRID, make
+
+from twolane.records import Code
+from twolane.report import write
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--disable-quic",
+]
+WIDTHS = (390, 1280)
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="Debian's chromium is not installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    code = Code(code="INFLIGHT", why="mean in-flight 3.1 of 4", value=3.1, limit=3.8)
+    folder = tmp_path_factory.mktemp("report") / "demo"
+    return write(make(folder, blocks=2, codes={"copies_256": {GRID.id: [code]}}))
+
+
+class Opened:
+    """A page, with everything that the browser complained of or asked for."""
+
+    def __init__(self, browser: Any, file: Path, width: int, scheme: str = "light") -> None:
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page = browser.new_page(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True
+        )
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(file.as_uri())
+
+    def pixels(self) -> Any:
+        """The whole page as rows of RGB."""
+        return np.asarray(
+            Image.open(io.BytesIO(self.page.screenshot(full_page=True))).convert("RGB")
+        )
+
+
+@pytest.fixture(params=WIDTHS)
+def opened(request: pytest.FixtureRequest, browser: Any, page_file: Path) -> Iterator[Opened]:
+    one = Opened(browser, page_file, request.param)
+    yield one
+    one.page.close()
+
+
+def test_it_asks_for_nothing_and_complains_of_nothing(opened: Opened, page_file: Path) -> None:
+    assert opened.asked == [page_file.as_uri()]
+    assert opened.said == []
+
+
+def test_a_page_that_fetched_or_ran_something_would_be_caught(
+    browser: Any, page_file: Path, tmp_path: Path
+) -> None:
+    """The test above can fail: a smuggled image and a script are seen and stopped."""
+    text = page_file.read_text(encoding="utf-8")
+    smuggled = '<img src="http://127.0.0.1:9/x.png"><script>console.error("ran")</script></body>'
+    bad = tmp_path / "bad.html"
+    bad.write_text(text.replace("</body>", smuggled), encoding="utf-8")
+    one = Opened(browser, bad, 1280)
+    assert len([line for line in one.said if "Content Security Policy" in line]) == 2
+    assert "ran" not in one.said
+    one.page.close()
+
+
+def test_nothing_is_wider_than_the_window(opened: Opened) -> None:
+    wide, inner = opened.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert wide <= inner
+
+
+def test_the_figures_of_three_arms_fit_without_scrolling(opened: Opened) -> None:
+    box = opened.page.locator("#figures .scroll")
+    wide, inner = box.evaluate("(e) => [e.scrollWidth, e.clientWidth]")
+    assert wide <= inner + 1
+
+
+def test_the_verdict_is_on_the_first_screen(opened: Opened) -> None:
+    verdict = opened.page.locator("#verdict")
+    assert verdict.is_visible()
+    words = verdict.inner_text().replace("\N{NARROW NO-BREAK SPACE}", " ")
+    assert "46 ms" in words
+    box = verdict.bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] < 900
+
+
+def test_the_strips_show_the_stall_as_a_hole(opened: Opened) -> None:
+    """Pixels of the first two strips along the middle of the band: one has a hole, one has none."""
+    holes = []
+    for index in (0, 1):
+        strip = opened.page.locator("#streams .strip svg").nth(index)
+        image = Image.open(io.BytesIO(strip.screenshot())).convert("RGB")
+        row = np.asarray(image)[int(image.height * 0.7)].astype(int)
+        blue = (row[:, 2] > row[:, 0] + 50).nonzero()[0]
+        inside = range(int(blue[0]), int(blue[-1]))
+        holes.append(1 - len(blue) / len(inside))
+    assert holes[0] > 0.2
+    assert holes[1] < 0.02
+
+
+def test_every_chart_has_marks(opened: Opened) -> None:
+    empty = opened.page.evaluate(
+        """[...document.querySelectorAll('#streams > .timeline svg, .waits svg')].filter((svg) =>
+            svg.getBoundingClientRect().width < 100 ||
+            ![...svg.querySelectorAll('path')].some((p) => p.getTotalLength() > 0)).length"""
+    )
+    assert empty == 0
+    bars = opened.page.locator(".ledger .bar")
+    assert bars.count() == 6
+    for index in range(6):
+        widths = (
+            bars.nth(index)
+            .locator("> .part")
+            .evaluate_all("(parts) => parts.map((p) => p.getBoundingClientRect().width)")
+        )
+        assert len(widths) >= 5
+        assert sum(widths) > 50
+
+
+def test_letters_are_large_enough_to_read(opened: Opened) -> None:
+    smallest = opened.page.evaluate(
+        """Math.min(...[...document.querySelectorAll('body *')].filter(
+            (e) => [...e.childNodes].some((n) => n.nodeType == 3 && n.data.trim()) &&
+                   e.getClientRects().length && !e.closest('.unseen'))
+            .map((e) => parseFloat(getComputedStyle(e).fontSize)))"""
+    )
+    assert smallest >= 10.5
+
+
+def test_it_is_dark_in_the_dark(browser: Any, page_file: Path) -> None:
+    shades = {}
+    for scheme in ("light", "dark"):
+        one = Opened(browser, page_file, 1280, scheme)
+        shades[scheme] = np.median(one.pixels())
+        one.page.close()
+    assert shades["light"] > 240
+    assert shades["dark"] < 40
+
+
+def test_every_link_and_table_can_be_reached_by_keyboard(opened: Opened) -> None:
+    page = opened.page
+    wanted = page.locator("a, summary, [tabindex='0']").count()
+    reached = set()
+    for _ in range(wanted + 5):
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate("[...document.querySelectorAll('*')].indexOf(document.activeElement)")
+        )
+    hidden = page.evaluate(
+        "[...document.querySelectorAll('details:not([open]) [tabindex]')].length"
+    )
+    assert len(reached - {-1}) >= wanted - hidden
+    page.keyboard.press("Shift+Tab")
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline != "none"
+
+
+def test_it_prints_in_ink_on_paper(browser: Any, page_file: Path) -> None:
+    """Also from a dark screen: paper is white, and no page is lost."""
+    one = Opened(browser, page_file, 1280, "dark")
+    one.page.emulate_media(media="print")
+    colours = one.page.evaluate(
+        "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+    )
+    assert colours == ["rgb(255, 255, 255)", "rgb(0, 0, 0)"]
+    assert one.page.pdf(format="A4")[:5] == b"%PDF-"
+    one.page.close()

@@ -1,0 +1,143 @@
+"""The page is whole, offline, repeatable, and names what it leaves out."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.report.synthetic import GRID, make
+from tests.report.test_markup import read
+
+from twolane.analysis.results import load
+from twolane.errors import QuestionError
+from twolane.records import Code
+from twolane.report import html, write
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make(tmp_path / "demo")
+
+
+def test_it_is_written_into_the_results_folder(folder: Path) -> None:
+    path = write(folder)
+    assert path == folder / "report.html"
+    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert not list(folder.glob("*.tmp"))
+
+
+def test_the_same_results_give_the_same_bytes(folder: Path) -> None:
+    assert html(load(folder)) == html(load(folder))
+
+
+def test_it_refers_to_nothing_outside_and_runs_nothing(folder: Path) -> None:
+    page = read(html(load(folder)))
+    assert "script" not in page.tags
+    assert {value for name, value in page.attributes if name in ("src", "srcset")} == set()
+    links = [value or "" for name, value in page.attributes if name == "href"]
+    assert links
+    assert all(link.startswith("#") for link in links)
+
+
+def test_every_link_has_its_target(folder: Path) -> None:
+    page = read(html(load(folder)))
+    targets = {value for name, value in page.attributes if name == "id"}
+    links = {(value or "")[1:] for name, value in page.attributes if name == "href"}
+    assert links <= targets
+    assert len(targets) == len([1 for name, _ in page.attributes if name == "id"])
+
+
+def test_it_has_every_section_in_order(folder: Path) -> None:
+    found = re.findall(r'<section id="([\w-]+)" class="part"', html(load(folder)))
+    assert found == ["streams", "figures", "first-token", "gates", "machine", "methods"]
+
+
+def test_every_chart_is_named_and_has_its_table(folder: Path) -> None:
+    page = html(load(folder))
+    images = re.findall(r'<(?:svg|div)[^>]*role="img"[^>]*>', page)
+    assert len(images) == 8 + 3 + 6  # strips of three arms and the null run, pauses, ledgers
+    assert all("aria-label=" in image for image in images)
+    assert page.count("<table") == 2 + 2 + 1 + 1 + 1 + 1
+
+
+def test_an_excluded_figure_is_struck_and_its_reason_is_in_words(tmp_path: Path) -> None:
+    code = Code(code="INFLIGHT", why="mean in-flight 3.1 of 4")
+    page = html(load(make(tmp_path / "r", codes={"copies_256": {GRID.id: [code]}})))
+    assert page.count('<s class="value">') == 3
+    assert page.count('class="meter hollow"') == 3
+    assert "mean in-flight 3.1 of 4" in page
+    assert "fewer requests in flight than asked for" in page
+
+
+def test_disagreeing_greedy_text_is_shown_and_excludes_the_arm(tmp_path: Path) -> None:
+    page = html(load(make(tmp_path / "r", spoil_greedy="split_1p1d")))
+    assert "19 of 20 equal" in page
+    assert page.count('<s class="value">') == 8
+    assert "greedy output differs from" in page
+
+
+def test_blocks_bring_intervals_and_the_other_shots(tmp_path: Path) -> None:
+    page = html(load(make(tmp_path / "r", blocks=3)))
+    assert "The other 6 shots" in page
+    assert '<b class="better">better</b>' in page
+    assert re.search(r"0\.021. <span class=\"span\">\[0\.\d+, 0\.\d+\]", page)
+
+
+def test_what_could_not_be_read_is_named_on_the_page(folder: Path) -> None:
+    run = load(folder).runs[0].folder
+    (run / "requests.jsonl").write_text("garbage <script>\n")
+    (run / "needle.json").unlink()
+    page = html(load(folder))
+    assert "2 files or lines could not be read" in page
+    assert f"runs/{run.name}/needle.json: file is missing" in page
+
+
+def test_hostile_text_in_results_stays_text(folder: Path) -> None:
+    path = load(folder).runs[0].folder / "run.json"
+    path.write_text(path.read_text().replace("Imaginary CPU", "<script>alert(1)</script>"))
+    page = html(load(folder))
+    assert "<script>" not in page
+    assert "&lt;script&gt;alert(1)" in page
+
+
+def test_a_run_that_failed_says_how(folder: Path) -> None:
+    path = load(folder).runs[2].folder / "run.json"
+    text = path.read_text().replace('"status": "done"', '"status": "failed"')
+    path.write_text(text.replace('"error": null', '"error": "e1 died: out of memory"'))
+    (path.parent / "cells.jsonl").unlink()
+    assert "failed: e1 died: out of memory" in html(load(folder))
+
+
+def test_nothing_readable_is_still_a_page(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "broken").mkdir(parents=True)
+    page = html(load(tmp_path))
+    assert "No run can be read here" in page
+    assert "run.json: file is missing" in page
+
+
+def test_runs_without_cells_are_still_a_page(folder: Path) -> None:
+    for run in load(folder).runs:
+        (run.folder / "cells.jsonl").unlink()
+        (run.folder / "requests.jsonl").unlink()
+    assert "no answer yet" in html(load(folder))
+
+
+def test_the_page_shows_how_the_engines_were_started(folder: Path) -> None:
+    page = read(html(load(folder)))
+    assert "--max-num-batched-tokens 2048" in page.text
+    assert "VLLM_CPU_OMP_THREADS_BIND=1" in page.text
+    assert "twolane report results/demo" in page.text
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(QuestionError):
+        write(tmp_path / "nowhere")
+
+
+def test_a_large_campaign_stays_a_small_page(tmp_path: Path) -> None:
+    """Ten blocks of streams with tens of thousands of events, in well under the 15 MB allowed."""
+    page = html(load(make(tmp_path / "r", blocks=10)))
+    assert len(page) < 1_000_000
+    shutil.rmtree(tmp_path / "r")

@@ -1,0 +1,144 @@
+"""The live view: what is known from events alone, a quiet pipe, and a picture on a terminal."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from twolane.clock import NS
+from twolane.live import LiveView, Progress, bar, clock_text, picture
+from twolane.records import Event
+
+
+def event(at_s: float, step: str, text: str = "", run: str = "r1", **more: Any) -> Event:
+    arm = more.pop("arm", f"arm_{run}")
+    return Event(t_ns=round(at_s * NS), run=run, step=step, text=text or step, arm=arm, **more)
+
+
+RUN = [
+    event(1, "place", "budget 256, block 1"),
+    event(2, "launch", "starting e0, e1"),
+    event(40, "ready", "e0 ready after 38 s"),
+    event(41, "ready", "e1 ready after 39 s"),
+    event(42, "gate", "needle 6000"),
+    event(44, "phase", "asking", done=1, total=3),
+    event(50, "cell", "interference victims=2 prompt=6000", expect_s=16),
+    event(51, "phase", "quiet", rates=[57.0, 58.0]),
+    event(54, "phase", "hit", rates=[3.0, 57.0]),
+]
+END = [event(70, "stop", "stopping the engines"), event(71, "done")]
+
+
+def told(*events: Event, total: int | None = 3) -> Progress:
+    progress = Progress(total)
+    for one in events:
+        progress.apply(one)
+    return progress
+
+
+def drawn(progress: Progress, now_s: float, width: int = 100) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=False)
+    console.print(picture(progress, round(now_s * NS)))
+    return out.getvalue()
+
+
+def test_the_picture_names_run_step_and_rates() -> None:
+    shown = drawn(told(*RUN), 55)
+    assert "run 1 of 3  arm_r1  54 s" in shown
+    assert "launch  starting e0, e1  e1 ready after 39 s" in shown
+    assert "interference victims=2 prompt=6000  hit" in shown
+    assert "5.0 s of about 16 s" in shown
+    assert "reader 1" in shown
+    assert "3.0 tokens/s" in shown
+    assert "time left is known after the first run" in shown
+
+
+def test_a_stalled_reader_has_a_short_bar() -> None:
+    lines = [line for line in drawn(told(*RUN), 55).splitlines() if "reader" in line]
+    assert [line.count("█") for line in lines] == [1, 31]
+
+
+def test_a_step_that_ended_keeps_its_time() -> None:
+    (gate,) = [line for line in drawn(told(*RUN), 300).splitlines() if "gate" in line]
+    assert gate.split()[0] == "✓"
+    assert gate.rstrip().endswith("8.0 s")
+    assert "1/3" in gate
+
+
+def test_time_left_follows_from_the_runs_that_ended() -> None:
+    progress = told(*RUN, *END, event(75, "place", "b", run="r2"))
+    assert progress.left_s(75 * NS) == pytest.approx(2 * 70)
+    assert progress.left_s(95 * NS) == pytest.approx(2 * 70 - 20)
+    assert progress.left_s(900 * NS) == 0
+    assert "left" in drawn(progress, 95)
+
+
+def test_a_failed_run_says_why_and_the_next_goes_on() -> None:
+    failed = event(60, "failed", "e1 died\n  remedy: read its log")
+    shown = drawn(told(*RUN, failed, event(61, "place", run="r2")), 62)
+    assert "✗ run 1 of 3" in shown
+    assert "e1 died" in shown
+    assert "remedy" not in shown
+    assert "▸ run 2 of 3" in shown
+
+
+def test_a_planned_number_of_runs_may_come_with_the_first_event() -> None:
+    assert told(event(1, "place", done=0, total=6), total=None).total == 6
+    assert "run 1 of 6" in drawn(told(event(1, "place", total=6), total=None), 2)
+
+
+def test_notes_are_shown_and_belong_to_no_run() -> None:
+    shown = drawn(told(event(1, "note", "prefix cache not emptied", run="")), 2)
+    assert "note: prefix cache not emptied" in shown
+    assert "run" not in shown.replace("after the first run", "")
+
+
+def piped(*events: Event, runs: int | None = 3) -> list[str]:
+    out = io.StringIO()
+    with LiveView(Console(file=out, width=60), runs=runs) as view:
+        for one in events:
+            view(one)
+    return out.getvalue().splitlines()
+
+
+def test_a_pipe_gets_one_plain_line_a_step() -> None:
+    repeated = [event(51 + i / 2, "phase", "quiet", rates=[57.0, float(i)]) for i in range(20)]
+    lines = piped(*RUN[:8], *repeated, RUN[8], *END)
+    assert len(lines) == len(RUN) + len(END)
+    assert lines[0] == "    0.0 s  run 1 of 3 arm_r1: place: budget 256, block 1"
+    assert lines[5].endswith("phase: asking (1 of 3)")
+    assert lines[6].endswith("cell: interference victims=2 prompt=6000, about 16 s")
+    assert lines[-1] == "   70.0 s  run 1 of 3 arm_r1: done after 1:10"
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_a_pipe_shows_brackets_as_they_are() -> None:
+    (line,) = piped(event(1, "note", "[red]not markup[/red]", run=""))
+    assert line.endswith("note: [red]not markup[/red]")
+
+
+def test_a_terminal_gets_a_picture_that_ends_with_the_view() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=100, height=40, force_terminal=True)
+    with LiveView(console, runs=3, now=lambda: 72 * NS) as view:
+        for one in (*RUN, *END):
+            view(one)
+    assert "\x1b" in out.getvalue()
+    assert "arm_r1" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(4.21, "4.2 s"), (42, "42 s"), (161, "2:41"), (3723, "1:02:03")]
+)
+def test_times_are_short(seconds: float, text: str) -> None:
+    assert clock_text(seconds) == text
+
+
+def test_bars_have_their_width_whatever_they_show() -> None:
+    assert [len(bar(share, 8)) for share in (-1, 0, 0.06, 0.5, 1, 7)] == [8] * 6
+    assert bar(0.5, 8) == "████    "
+    assert bar(0.56, 8) == "████▌   "
