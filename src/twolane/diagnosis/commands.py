@@ -1,0 +1,85 @@
+"""What `twolane check --engines` and `twolane diagnose` do: files in, text, JSON and code out.
+
+Exit codes: 0 nothing found, 1 findings, 2 a bad question (raised as QuestionError).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from twolane.diagnosis.deployment import Deployment, Side, read_deployment
+from twolane.diagnosis.findings import exit_code, to_json, to_text
+from twolane.diagnosis.postmortem import diagnose
+from twolane.diagnosis.preflight import Places, check
+from twolane.errors import QuestionError
+
+
+class Said(NamedTuple):
+    text: str
+    json: str
+    code: int
+
+
+def load_deployment(path: Path) -> Deployment:
+    """The deployment in `path`; the model's config.json is read where the engines name a folder.
+
+    Raises QuestionError if the file cannot be read or is no deployment.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise QuestionError(
+            f"cannot be read: {error}", place=str(path), remedy="name a readable JSON file"
+        ) from error
+    return with_model(read_deployment(content, str(path)))
+
+
+def with_model(deployment: Deployment) -> Deployment:
+    """The deployment with the config.json of its model, if it has none and the folder is here."""
+    if deployment.model_config is not None:
+        return deployment
+    for engine in deployment.engines:
+        model = Side(engine, deployment).args.model
+        if model and (config := model_config(Path(model) / "config.json")) is not None:
+            return msgspec.structs.replace(deployment, model_config=config)
+    return deployment
+
+
+def model_config(path: Path) -> dict[str, object] | None:
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return config if isinstance(config, dict) else None
+
+
+def run_check(deployment: Deployment, places: Places | None = None) -> Said:
+    """Preflight of `deployment`, as text, as JSON, and the exit code."""
+    findings = check(deployment, places)
+    return Said(to_text(findings), to_json(findings), exit_code(findings))
+
+
+def run_diagnose(
+    logs: Sequence[Path],
+    engines: Path | None = None,
+    before: Path | None = None,
+    after: Path | None = None,
+) -> Said:
+    """Post-mortem of `logs` and of two metric scrapes, as text, as JSON, and the exit code."""
+    if (before is None) != (after is None):
+        raise QuestionError(
+            "one metrics scrape alone says nothing",
+            place="--metrics-before, --metrics-after",
+            remedy="give both: figures are differences of two scrapes",
+        )
+    if not logs and before is None:
+        raise QuestionError("no log and no metrics given", remedy="name at least one engine log")
+    deployment = load_deployment(engines) if engines is not None else None
+    answer = diagnose(logs, deployment, before, after)
+    text = to_text(answer.findings, answer.cause)
+    return Said(text, to_json(answer), exit_code(answer.findings))

@@ -1,0 +1,132 @@
+"""Engine logs, cut into the lines that a rule could care about, at the speed of memory.
+
+Rules of this file: bytes in, lines out; it knows vLLM's line formats and no rule. A line is
+skipped only if it is certain that no rule reads it: empty, DEBUG, or INFO whose message starts
+with none of the TELLING words. That test is one regular expression anchored at newlines, so a
+healthy log of gigabytes costs a memchr and a few characters per line.
+
+Formats: `(EngineCore pid=12) ERROR 11-29 14:56:46 [core.py:1510] text` on every line of a
+message, with or without colours, `\\r\\n`, progress bars overwritten by `\\r`, lines of uvicorn and
+of dying interpreters without prefix, several processes interleaved, a last line cut short.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import msgspec
+
+CHUNK = 4 << 20  # large enough that the work per chunk vanishes, small enough to stay in cache
+TAIL = 64 << 10  # kept of the chunk before, so that a line can be read with the lines before it
+LONGEST = 1 << 20  # a longer line is cut there
+EAGER_CHUNKS = 8  # read whole before steady figures are sampled
+SAMPLED = 16  # then every 16th chunk's are read; lines that tell of failures always are
+
+COLOUR = rb"(?:\x1b\[[0-9;]*m)*"
+PROCESS = COLOUR + rb"(?:\((?P<process>[A-Za-z_0-9 ().:-]{1,80}?) pid=(?P<pid>\d+)\) ?)?" + COLOUR
+STAMPED = rb"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<stamp>\d\d-\d\d \d\d:\d\d:\d\d) "
+PLACE = rb"(?:\.\d+ )?\[(?P<place>[^\]\n]{1,120})\] ?"
+PREFIX = re.compile(PROCESS + rb"(?:" + STAMPED + PLACE + rb")?")
+
+TELLING = (
+    rb"Setting attention block size|No available shared memory|Auto-fit max_model_len"
+    rb"|Remote engine at |Initial free memory|Chunked prefill is enabled|Initializing NIXL Sch"
+    rb"|init engine \(|non-default args|.{0,40}GPU KV cache size|.{0,40}CPU KV cache size"
+)
+STEADY = rb"Engine \d+: Avg|\d+ Engines Agg|KV Transfer metrics|SpecDecoding metrics"
+FAILING = (
+    rb"(?:Engine \d+|\d+ Engines Agg)[^\n]* Preemptions: "
+    rb"|KV Transfer metrics(?![^\n]*failed transfers=0, Num KV expired reqs=0, Num notifs after "
+    rb"expiry=0)"
+)
+
+
+def interesting(telling: bytes) -> re.Pattern[bytes]:
+    """Matches the newline before a line worth reading."""
+    prefix = COLOUR + rb"(?:\([^\n]{1,90}? pid=\d+\) ?)?" + COLOUR
+    info = rb"(?:INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d [^\]\n]*\] (?!" + telling + rb")"
+    return re.compile(
+        rb"\n(?!\r?\n|" + prefix + rb"(?:INFO:(?!\s+Application startup)|" + info + rb"))"
+    )
+
+
+EVERY_FIGURE = interesting(TELLING + rb"|" + STEADY)
+FAILURES_ONLY = interesting(TELLING + rb"|" + FAILING)
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line without its prefix. `number` counts from 1; `start` is its place in the chunk."""
+
+    text: str
+    process: str
+    level: str
+    stamp: str
+    number: int
+    start: int
+
+
+class Chunk:
+    """Some megabytes of a log, beginning after a newline, with the end of what came before."""
+
+    def __init__(self, data: bytes, start: int, first: int, sampled: bool) -> None:
+        self.data = data  # tail of the chunk before, then this chunk; data[start] is its first byte
+        self.start = start
+        self.first = first
+        self.pattern = EVERY_FIGURE if sampled else FAILURES_ONLY
+
+    def starts(self) -> list[int]:
+        """Where the lines worth reading begin; the byte before data[start] is a newline."""
+        found = self.pattern.finditer(self.data, self.start - 1)
+        return [at for match in found if (at := match.end()) < len(self.data)]
+
+    def raw(self, start: int) -> bytes:
+        end = self.data.find(b"\n", start, start + LONGEST)
+        return self.data[start : end if end >= 0 else start + LONGEST]
+
+    def line(self, start: int) -> Line:
+        return split(self.raw(start), self.first + self.data.count(b"\n", self.start, start), start)
+
+    def before(self, line: Line, most: int) -> list[str]:
+        """Up to `most` texts that the same process wrote before `line`, oldest first."""
+        texts: list[str] = []
+        at = line.start - 1
+        for _ in range(most * 4):
+            if at <= 0 or len(texts) == most:
+                break
+            begin = self.data.rfind(b"\n", 0, at) + 1
+            other = split(self.data[begin : min(at, begin + LONGEST)], 0, begin)
+            if other.process == line.process:
+                texts.append(other.text)
+            at = begin - 1
+        return texts[::-1]
+
+
+def split(raw: bytes, number: int, start: int) -> Line:
+    """One raw line: its prefix apart, and of an overwritten progress bar only what remained."""
+    raw = raw.rstrip(b"\r").rsplit(b"\r", 1)[-1]
+    match = PREFIX.match(raw)
+    assert match is not None  # every part of PREFIX is optional
+    process = f"{match['process'].decode()} pid={match['pid'].decode()}" if match["process"] else ""
+    text = raw[match.end() :].decode("utf-8", "replace")
+    level, stamp = ((match[k] or b"").decode() for k in ("level", "stamp"))
+    return Line(text, process, level, stamp, number, start)
+
+
+def chunks(stream: BinaryIO, size: int = CHUNK) -> Iterator[Chunk]:
+    """The log in pieces of about `size` bytes that end at newlines; memory stays bounded."""
+    tail, carry, first, index = b"\n", b"", 1, 0
+    while True:
+        block = stream.read(size)
+        data = carry + block
+        cut = data.rfind(b"\n") + 1 if block and len(data) < size + LONGEST else len(data)
+        body, carry = data[:cut], data[cut:]
+        if body:
+            sampled = index < EAGER_CHUNKS or index % SAMPLED == 0
+            yield Chunk(tail + body, len(tail), first, sampled)
+            tail = (b"\n" + body)[-TAIL:] if body.endswith(b"\n") else b"\n"
+            first += body.count(b"\n")
+            index += 1
+        if not block:
+            return
