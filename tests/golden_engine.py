@@ -37,8 +37,13 @@ class Pace:
     cut_after: int | None = None  # events, then the connection is closed
     hang_after: int | None = None  # events, then silence
     status: int = 200
+    longest_prompt: int | None = None  # longer ones are refused with 400
     counts: bool = True  # whether it obeys continuous_usage_stats
     ledger: bool = False
+
+    def status_for(self, prompt: str) -> int:
+        too_long = self.longest_prompt is not None and len(prompt) > self.longest_prompt
+        return 400 if too_long else self.status
 
 
 @dataclass
@@ -137,8 +142,8 @@ class _Connection(asyncio.Protocol):
         prompt = asked["messages"][-1]["content"] if chat else asked["prompt"]
         account = Account(self._id, len(prompt), time.monotonic_ns())
         self.engine.accounts.append(account)
-        if self.engine.pace.status != 200:
-            self.respond(self.engine.pace.status, {"error": {"message": "planted refusal"}})
+        if (status := self.engine.pace.status_for(prompt)) != 200:
+            self.respond(status, {"error": {"message": "planted refusal"}})
             return
         self._answer = _Answer(self, account, asked, prompt, chat)
 
@@ -212,8 +217,8 @@ class _Answer:
             tokens = min(self._pace.tokens_per_event, self._total - self._sent)
             payloads.append(self._tokens(tokens))
             counts.append(tokens)
+        now = time.monotonic_ns()  # before the write: a client may have the bytes before it returns
         self._send(payloads)
-        now = time.monotonic_ns()
         self._account.written_ns += [now] * len(counts)
         self._account.tokens += counts
         self._event += len(counts)

@@ -137,8 +137,10 @@ class Crew:
             if left is not None and left <= 0:
                 return False
             self._news.clear()
+            # Not wait_for: in Python 3.11 it swallows a cancellation that meets its result.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._news.wait()
         return True
 
     # -------------------------------------------------------------------------- processes
