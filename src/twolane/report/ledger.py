@@ -135,7 +135,7 @@ def _as_table(shown: Bars) -> Markup:
     caption = f"Parts of the first token: {shown.title}"
     inside = table(head, [*rows, total, count], caption=caption)
     box = scroll(inside, caption)
-    return details("Medians of every part", box)
+    return details("Medians of every part", box, class_="data")
 
 
 def _cell(one: Population, part: Part) -> str:

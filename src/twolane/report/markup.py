@@ -74,5 +74,8 @@ def scroll(inside: Markup, label: str) -> Markup:
     return el("div", inside, class_="scroll", tabindex="0", role="region", aria_label=label)
 
 
-def details(summary: Child, *inside: Child, id_: str | None = None) -> Markup:
-    return el("details", el("summary", summary), *inside, id=id_)
+def details(
+    summary: Child, *inside: Child, id_: str | None = None, class_: str | None = None
+) -> Markup:
+    """A part that is closed at first; of class `data` it is open on paper."""
+    return el("details", el("summary", summary), *inside, id=id_, class_=class_)

@@ -7,6 +7,7 @@ time went, why to believe it, what made it, how it is defined.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -86,7 +87,7 @@ def _sections(facts: Facts) -> list[Section]:
 def _opening(results: Results, told: Verdict) -> Markup:
     finding = [_piece(piece) for piece in told.finding]
     first = results.runs[0].meta if results.runs else None
-    when = f" \N{MIDDLE DOT} {first.started_at}" if first else ""
+    when = f" \N{MIDDLE DOT} {_day(first.started_at)}" if first else ""
     return el(
         "header",
         el("p", el("b", "twolane"), f" \N{MIDDLE DOT} {results.campaign}{when}", class_="brand"),
@@ -96,6 +97,14 @@ def _opening(results: Results, told: Verdict) -> Markup:
         el("p", told.confidence, class_="confidence") if told.confidence else None,
         class_="opening",
     )
+
+
+def _day(iso: str) -> str:
+    """`2026-01-02 03:04 UTC` of an ISO 8601 time; as it came where it is none."""
+    try:
+        return datetime.fromisoformat(iso).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except ValueError:
+        return iso
 
 
 def _piece(piece: Piece) -> Markup | str:
@@ -157,7 +166,7 @@ def _caption(cell: InterferenceCell, threshold_ms: float) -> Markup:
 def _waits_caption(threshold_ms: float) -> str:
     return (
         "One tick a pause between two tokens of a reader, all shots and blocks. Red ticks lie "
-        f"past the stall threshold ({threshold_ms:,.0f} ms, dashed); the black tick is the worst "
+        f"past the stall threshold ({threshold_ms:,.0f} ms, dashed); the thick tick is the worst "
         "pause of the null run, which the client adds by itself."
     )
 

@@ -307,4 +307,6 @@ def as_table(panels: Sequence[Panel], summary: str) -> Markup:
     ]
     head = ("arm", "stream", "quiet, tokens/s", "prefill, s", "worst pause, ms")
     rest = ("stalled, s", "stalls", "tokens lost")
-    return details(summary, scroll(table((*head, *rest), rows, caption=summary), summary))
+    return details(
+        summary, scroll(table((*head, *rest), rows, caption=summary), summary), class_="data"
+    )

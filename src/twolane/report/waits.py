@@ -152,4 +152,4 @@ def as_table(rows: Sequence[Row], threshold_ms: float, summary: str) -> Markup:
         )
         for row in rows
     ]
-    return details(summary, scroll(table(head, cells, caption=summary), summary))
+    return details(summary, scroll(table(head, cells, caption=summary), summary), class_="data")
