@@ -62,14 +62,15 @@ class Sender:
         """
         if prepared.ask.role == "null":
             return await self._sleep(prepared.ask, due_ns, on_first), None
-        await until(due_ns - CONNECT_AHEAD_NS)
         ended: asyncio.Future[Request] = asyncio.get_running_loop().create_future()
         stream = client.Stream(
             prepared.ask, ended.set_result, on_first, worker=self.worker, due_ns=due_ns
         )
+        self.open[prepared.ask.key] = stream
+        await until(due_ns - CONNECT_AHEAD_NS)
         connection = await self._connected(connection, stream)
         await until(due_ns)
-        if connection is not None:
+        if connection is not None and not ended.done():
             self._write(prepared, connection, stream)
         request = await self._end_of(stream, ended)
         self.open.pop(prepared.ask.key, None)
@@ -100,7 +101,7 @@ class Sender:
         self, prepared: Prepared, connection: ClientConnection, stream: client.Stream
     ) -> None:
         ask = prepared.ask
-        self.open[ask.key], self._connections[ask.key] = stream, connection
+        self._connections[ask.key] = connection
         head = client.head_of(ask, self.target, len(prepared.body))
         try:
             stream.send_ns = connection.send(head, prepared.body, stream)
@@ -150,7 +151,6 @@ class Sender:
 
 
 async def until(moment_ns: int) -> None:
-    """Return at `moment_ns`, or at once if it has passed."""
-    left = moment_ns - clock.now_ns()
-    if left > 0:
+    """Return at `moment_ns` and never before it, or at once if it has passed."""
+    while (left := moment_ns - clock.now_ns()) > 0:
         await asyncio.sleep(left / NS)

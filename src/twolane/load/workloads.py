@@ -117,11 +117,10 @@ class _Shot:
         (aggressor,) = await crew.prepare(OTHERS, [self._aggressor])
         say(f"{self.name}: quiet", None, None)
         crew.fire(VICTIMS, victims, clock.now_ns() + LEAD_NS)
-        try:
-            return await self._watch(victims, aggressor, say)
-        finally:
-            crew.stop(VICTIMS, victims)
-            await crew.until(lambda: crew.done.keys() >= set(victims))
+        problem = await self._watch(victims, aggressor, say)
+        crew.stop(VICTIMS, victims)
+        await crew.until(lambda: crew.done.keys() >= set(victims))
+        return problem
 
     async def _watch(self, victims: list[int], aggressor: int, say: Say) -> str | None:
         crew = self.crew
