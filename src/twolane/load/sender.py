@@ -152,5 +152,7 @@ class Sender:
 
 async def until(moment_ns: int) -> None:
     """Return at `moment_ns` and never before it, or at once if it has passed."""
-    while (left := moment_ns - clock.now_ns()) > 0:
+    left = moment_ns - clock.now_ns()
+    if left > 0:
         await asyncio.sleep(left / NS)
+        await until(moment_ns)  # a loop's timers may be half a millisecond early
