@@ -19,7 +19,6 @@ from rich.text import Text
 from twolane.clock import NS, now_ns
 from twolane.records import Event
 
-# A step's events that come many times a second; in a pipe only a change of their text is told.
 _BAR_WIDTH = 32
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _ENDINGS = ("done", "failed")
@@ -74,6 +73,7 @@ class Progress:
         return next(reversed(self.runs.values()), None)
 
     def apply(self, event: Event) -> None:
+        """Take one event in. `total` of a `place` event is the planned number of runs."""
         self.began_ns = self.began_ns or event.t_ns
         if event.step == "note":
             self.notes.append(event.text)
@@ -162,7 +162,8 @@ def plain_line(progress: Progress, event: Event) -> str:
     since = (event.t_ns - (progress.began_ns or event.t_ns)) / NS
     run = progress.runs.get(event.run)
     where = f"{_place(progress, run)} {run.arm}: " if run else ""
-    count = f" ({event.done} of {event.total})" if event.done is not None and event.total else ""
+    counts = event.step != "place" and event.done is not None and event.total
+    count = f" ({event.done} of {event.total})" if counts else ""
     expected = f", about {clock_text(event.expect_s)}" if event.expect_s else ""
     step = event.step if event.text == event.step else f"{event.step}: {event.text}"
     took = f" after {clock_text(run.seconds(event.t_ns))}" if run and run.ending else ""

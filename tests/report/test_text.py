@@ -66,6 +66,15 @@ def test_an_arm_that_died_is_left_out_of_the_list(tmp_path: Path) -> None:
     assert "budget 256" not in said(folder)
 
 
+def test_a_run_that_did_not_end_well_is_named(tmp_path: Path) -> None:
+    folder = make(tmp_path / "r")
+    run = load(folder).of_arm("copies_256")[0].folder
+    (run / "cells.jsonl").unlink()
+    text = (run / "run.json").read_text().replace('"status": "done"', '"status": "failed"')
+    (run / "run.json").write_text(text)
+    assert said(folder).endswith("Not finished: 1 of 3 runs (copies_256 failed).")
+
+
 def test_a_folder_without_a_readable_run_says_so(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     assert said(tmp_path) == "No run can be read here, so there is no answer."
@@ -82,7 +91,7 @@ def test_one_arm_alone_compares_with_nothing(tmp_path: Path) -> None:
     folder = make(tmp_path / "r")
     for run in load(folder).runs[1:]:
         shutil.rmtree(run.folder)
-    assert "Only one arm was run" in said(folder)
+    assert "Only one arm has this figure" in said(folder)
 
 
 def test_the_terminal_table_fits_and_marks_what_is_excluded(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_equal_areas_are_equal_numbers_of_tokens() -> None:
     fast = [Step(i * 0.02, (i + 1) * 0.02, 1) for i in range(100)]
     slow = [Step(2 + i * 0.08, 2 + (i + 1) * 0.08, 1) for i in range(100)]
     full = 100.0
-    one, other = (timeline._band(steps, axis, full) for steps in (fast, slow))
+    one, other = (timeline._band(steps, (), axis, full) for steps in (fast, slow))
     assert area(one) == pytest.approx(area(other), rel=0.05)
     assert area(one) == pytest.approx(100 / full / 10 * WIDTH * HEIGHT, rel=0.05)
 
@@ -67,6 +67,15 @@ def test_steps_too_fine_to_see_are_joined_with_all_their_tokens() -> None:
     assert len(joined) <= 100
     assert sum(step.tokens for step in joined) == 2000
     assert (joined[0].start_s, joined[-1].end_s) == (0.0, 1.0)
+
+
+def test_a_stall_is_never_joined_with_its_neighbours() -> None:
+    steps = [Step(0, 0.001, 1), Step(0.001, 0.1, 1), Step(0.1, 0.101, 1), Step(0.101, 0.9, 1)]
+    assert list(timeline._joined(steps, 0.5, {0.001})) == [
+        steps[0],
+        steps[1],
+        Step(0.1, 0.9, 2),
+    ]
 
 
 def test_a_lone_token_between_two_stalls_is_drawn(panels: dict[str, list[Panel]]) -> None:

@@ -64,13 +64,22 @@ def _facts(results: Results) -> Iterable[Confound]:
 def _by_arm(results: Results, of: Callable[[Run], str]) -> dict[str, str]:
     """The distinct values of each arm's runs, sorted: arms that only swapped places are alike."""
     seen: dict[str, dict[str, None]] = defaultdict(dict)
-    for run in results.runs:
+    for run in _started(results):
         seen[run.arm][of(run)] = None
     return {arm: " / ".join(sorted(values)) for arm, values in seen.items()}
 
 
-def _engines(of: Callable[[EngineMeta], object]) -> Callable[[Run], str]:
-    return lambda run: ", ".join(sorted({str(of(engine)) for engine in run.meta.engines}))
+def _started(results: Results) -> list[Run]:
+    """Runs whose engines are on record; of the others nothing is known yet."""
+    return [run for run in results.runs if run.meta.engines]
+
+
+def _engines(of: Callable[[EngineMeta], int | None]) -> Callable[[Run], str]:
+    return lambda run: ", ".join(sorted({_whole(of(engine)) for engine in run.meta.engines}))
+
+
+def _whole(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
 
 
 def _versions(run: Run) -> str:
@@ -113,7 +122,7 @@ def _placement(results: Results) -> Iterable[Confound]:
 
 def _shared_devices(results: Results) -> Iterable[Confound]:
     """Two engines of one run on one device slow each other."""
-    shared = {run.arm: devices for run in results.runs if (devices := _shared(run))}
+    shared = {run.arm: devices for run in _started(results) if (devices := _shared(run))}
     if shared:
         yield Confound("devices shared by engines", "severe", shared, "the engines slow each other")
 
@@ -140,12 +149,12 @@ def _order(results: Results) -> Iterable[Confound]:
 def _knobs(results: Results) -> Iterable[Confound]:
     sources = (("flag", _flags, _INCIDENTAL), ("variable", _env, _INCIDENTAL_ENV))
     for kind, of, incidental in sources:
-        settings = {arm: of(results.of_arm(arm)[0]) for arm in results.arms}
+        settings = {run.arm: of(run) for run in reversed(_started(results))}
         names = {name for chosen in settings.values() for name in chosen} - incidental
         for name in sorted(names):
             values = {arm: chosen.get(name, "not given") for arm, chosen in settings.items()}
             if len(set(values.values())) > 1:
-                yield Confound(f"{kind} {name}", "knob", values, "how the engines were told to run")
+                yield Confound(f"{kind} {name}", "knob", values, "")
 
 
 def _flags(run: Run) -> dict[str, str]:

@@ -103,11 +103,14 @@ def _segment(part: Part, ns: int, longest_ns: int) -> Markup:
 
 
 def _note(one: Population) -> Markup:
-    """What is unexplained, in the median, and whether that is a finding; negatives written out."""
-    share = f"{one.unexplained_share * 100:.1f} %"
+    """What is unexplained, here and in the median, and whether that is a finding."""
+    here, share = (
+        f"{x * 100:.1f} %" for x in (one.typical.unexplained_share, one.unexplained_share)
+    )
     finding = f", a finding: more than {FINDING_SHARE * 100:g} %" if one.finding else ""
     odd = f"; {one.negative} of {one.count} have a part below zero" if one.negative else ""
-    words = f"unexplained, median of {one.count}: {share}{finding}{odd}"
+    median = f", {share} in the median of {one.count}" if one.count > 1 else ""
+    words = f"unexplained: {here}{median}{finding}{odd}"
     return el("span", words, class_="note finding" if one.finding or one.negative else "note")
 
 

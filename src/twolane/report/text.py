@@ -65,7 +65,7 @@ def verdict(facts: Facts) -> Verdict:
     return Verdict(
         finding=_finding(facts, cell, seen, best, words),
         cost=_cost(facts, cell, best.arm, words) if best else "",
-        confidence=_confidence(facts, cell, best),
+        confidence=" ".join([_confidence(facts, cell, seen, best), *_unfinished(facts)]),
     )
 
 
@@ -86,7 +86,7 @@ def _finding(
     ]
     for place, figure in enumerate(seen):
         pieces.append(Piece(_separator(place, len(seen))))
-        kind: Literal["figure", "best"] = "best" if figure is best else "figure"
+        kind: Literal["figure", "best"] = "best" if figure is best and len(seen) > 1 else "figure"
         pieces.append(Piece(spoken(figure.value, WORST.unit), kind))
         excluded = ", excluded" if figure.excluded else ""
         pieces.append(Piece(f" with {_with(words[figure.arm])}{excluded}"))
@@ -154,18 +154,28 @@ def _listed(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
 
 
-def _confidence(facts: Facts, cell: InterferenceCell, best: Figure | None) -> str:
+def _confidence(
+    facts: Facts, cell: InterferenceCell, seen: Sequence[Figure], best: Figure | None
+) -> str:
     if best is None:
         return "Every arm\u2019s figure is excluded by a reason code, so there is no verdict."
-    others = [arm for arm in facts.arms if arm != best.arm]
+    others = [figure.arm for figure in seen if figure is not best]
     if not others:
-        return "Only one arm was run, so there is nothing to compare it with."
+        return "Only one arm has this figure, so there is nothing to compare it with."
     if facts.blocks == 1:
         return "Indicative: one block shows no spread, so this is not a verdict."
     words = descriptions(facts.results.runs)
     told = [facts.versus(cell, WORST, best.arm, other) for other in others]
     parts = [_outcome(one, _with(words[one.b])) for one in told]
     return f"Over {facts.blocks} blocks {_with(words[best.arm])} is {_listed(parts)}."
+
+
+def _unfinished(facts: Facts) -> list[str]:
+    """Runs that did not end well, so that a gap in the figures is not read as an answer."""
+    open_ = [f"{run.arm} {run.meta.status}" for run in facts.results.runs if not run.finished]
+    if not open_:
+        return []
+    return [f"Not finished: {len(open_)} of {len(facts.results.runs)} runs ({', '.join(open_)})."]
 
 
 def _outcome(found: Comparison, other: str) -> str:

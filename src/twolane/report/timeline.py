@@ -11,7 +11,7 @@ letters of the same size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from twolane.analysis import stats
@@ -25,8 +25,9 @@ from twolane.report.metrics import MINUS, number, spoken
 WIDTH, HEIGHT = 4000, 100
 # The quiet speed stands at this share of a strip's height: room for a burst above it.
 QUIET_SHARE = 0.66
-# Steps narrower than this many units are joined, tokens kept: finer than any screen shows.
-FINEST = 2.0
+# Steps narrower than this share of the axis are joined, tokens kept: single tokens arrive too
+# unevenly for their speed to be read. A stall is never joined with what stands beside it.
+FINEST = 1 / 150
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ def _strip_drawn(strip: Strip, axis: Axis, full: float) -> Markup:
         f"{strip.name}: quiet {number(strip.quiet_rate)} tokens/s, worst pause {worst}, "
         f"{number(strip.lost, decimals=0)} tokens lost"
     )
-    band = el("path", d=_band(strip.steps, axis, full), class_="band")
+    band = el("path", d=_band(strip.steps, strip.holes, axis, full), class_="band")
     holes = el("path", d=_holes(strip.holes, axis), class_="holes")
     lone = el("path", d=_lone(strip.holes, axis), class_="lone")
     worst_hole = [strip.worst] if strip.worst in strip.holes else []
@@ -241,21 +242,33 @@ def _mark(strip: Strip, axis: Axis) -> Markup | None:
     )
 
 
-def _band(steps: Sequence[Step], axis: Axis, full: float) -> str:
+def _band(steps: Sequence[Step], holes: Sequence[Hole], axis: Axis, full: float) -> str:
     """The outline of the speed: for each step, up to its speed and along its length."""
     if not steps:
         return ""
     drawn = [f"M{axis.share(steps[0].start_s) * WIDTH:.1f} {HEIGHT}"]
-    for step in _joined(steps, FINEST / WIDTH * (axis.end_s - axis.begin_s)):
+    finest_s = FINEST * (axis.end_s - axis.begin_s)
+    for step in _joined(steps, finest_s, {hole.start_s for hole in holes}):
         height = HEIGHT * (1 - min(1.0, step.speed / full))
         drawn.append(f"V{height:.0f}H{axis.share(step.end_s) * WIDTH:.1f}")
     return "".join(drawn) + f"V{HEIGHT}Z"
 
 
-def _joined(steps: Iterable[Step], finest_s: float) -> Iterator[Step]:
-    """Steps at least `finest_s` long; shorter neighbours become one, with all their tokens."""
+def _joined(
+    steps: Iterable[Step], finest_s: float, stalls: Collection[float] = ()
+) -> Iterator[Step]:
+    """Steps at least `finest_s` long; shorter neighbours become one, with all their tokens.
+
+    A step that starts at one of `stalls` stays alone.
+    """
     open_: Step | None = None
     for step in steps:
+        if step.start_s in stalls:
+            if open_:
+                yield open_
+            open_ = None
+            yield step
+            continue
         open_ = Step(open_.start_s, step.end_s, open_.tokens + step.tokens) if open_ else step
         if open_.end_s - open_.start_s >= finest_s:
             yield open_

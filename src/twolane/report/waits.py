@@ -24,9 +24,12 @@ class LogAxis:
 
     @classmethod
     def over(cls, values_ms: Iterable[float]) -> LogAxis:
-        """From the largest 1, 2 or 5 times a power of ten below all values, with room above."""
-        every = [value for value in values_ms if value > 0] or [1.0, 10.0]
-        return cls(_round_below(min(every)), max(every) * 2.2)
+        """From a round value below all but the shortest twentieth, with room above the longest.
+
+        Shorter ones stand at the left edge: only the long ones are of interest.
+        """
+        every = sorted(value for value in values_ms if value > 0) or [1.0, 10.0]
+        return cls(_round_below(every[len(every) // 20]), every[-1] * 2.2)
 
     def share(self, value_ms: float) -> float:
         value = min(max(value_ms, self.low_ms), self.high_ms)
