@@ -16,6 +16,14 @@ class FakeTransport(asyncio.Transport):
         self.aborted = False
         self.closed = False
         self.reading = True
+        self.unsent = 0
+        self.eof = False
+
+    def write_eof(self) -> None:
+        self.eof = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         assert not self.is_closing(), "written after close"

@@ -193,6 +193,15 @@ def test_after_abort_the_sink_hears_nothing() -> None:
     assert sink.ends == []
 
 
+@pytest.mark.parametrize("unsent", [0, 5])
+def test_an_aborted_request_knows_whether_it_had_left(unsent: int) -> None:
+    connection, transport, _ = asked()
+    transport.unsent = unsent
+    connection.abort()
+    connection.abort()
+    assert connection.cut_off == bool(unsent)
+
+
 def test_an_error_in_the_sink_loses_the_answer_and_is_not_swallowed() -> None:
     class Broken(NoteSink):
         def on_body(self, data: bytes, stamp_ns: int) -> None:
@@ -217,3 +226,20 @@ def test_reading_can_be_paused() -> None:
     connection.abort()
     connection.pause_reading()
     assert transport.is_reading()
+
+
+def test_asked_to_stop_a_server_is_still_heard() -> None:
+    connection, transport, sink = asked()
+    assert connection.ask_to_stop()
+    assert transport.eof
+    connection.data_received(SIZED)
+    assert sink.ends == ["end"]
+
+
+def test_a_request_that_has_not_left_cannot_be_asked_to_stop() -> None:
+    connection, transport, _ = asked()
+    transport.unsent = 1
+    assert not connection.ask_to_stop()
+    connection.abort()
+    assert not connection.ask_to_stop()
+    assert not ClientConnection().ask_to_stop()

@@ -64,6 +64,8 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self.reusable = False
         self.local_port = 0
+        self.aborted_by_us = False
+        self.cut_off = False  # aborted before the last request had left
         self._transport: asyncio.Transport | None = None
         self._sink: ResponseSink | None = None
         self._parser = httptools.HttpResponseParser(self)
@@ -110,7 +112,19 @@ class ClientConnection(asyncio.Protocol):
         self._sink = None
         self.reusable = False
         if self._transport is not None:
+            if not self._transport.is_closing():
+                self.aborted_by_us = True
+                self.cut_off = self._transport.get_write_buffer_size() > 0
             self._transport.abort()
+
+    def ask_to_stop(self) -> bool:
+        """Close our half only, so that the server stops but what it has already answered still
+        arrives. False where the request has not wholly left: then only `abort` is safe."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        transport.write_eof()
+        return True
 
     def pause_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing():

@@ -1,0 +1,285 @@
+"""The client's side: one connection, its requests in order, one reply at a time.
+
+Rules of this file: knows HTTP and nothing of engines. A client that closes its connection has its
+task cancelled at once; a client that reads slowly pauses the engine's connection, not our memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from http import HTTPStatus
+from typing import Generic, Protocol, TypeVar, cast
+
+from twolane import clock
+from twolane.proxy.refusal import RefusalError
+from twolane.wire.http1 import Headers
+from twolane.wire.requests import BadRequestError, Limits, Request, RequestParser
+
+T = TypeVar("T")
+
+_JSON = (b"content-type", b"application/json")
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Pausable(Protocol):
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Reply:
+    """The answer to one request: either `whole`, or `start`, `write`* and `end`."""
+
+    def __init__(self, transport: asyncio.Transport, request: Request, keep_alive: bool) -> None:
+        self._transport = transport
+        self._chunked = False
+        self._http10 = request.http10
+        self._bodiless = request.method == "HEAD"
+        self._upstream: Pausable | None = None
+        self._paused = False
+        self.keep_alive = keep_alive
+        self.status = 0
+        self.ended = False
+
+    @property
+    def started(self) -> bool:
+        return self.status != 0
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client reads slower than the engine writes."""
+        return self._paused
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        """Head and body at once."""
+        self.status = status
+        self._send(self._head(status, [*headers, (b"content-length", b"%d" % len(body))]))
+        if body and not self._bodiless:
+            self._send(body)
+        self._finish()
+
+    def refuse(self, refusal: RefusalError) -> None:
+        """An error in OpenAI's shape; closes nothing that the request did not close itself."""
+        headers = [_JSON]
+        if refusal.retry_after_s is not None:
+            headers.append((b"retry-after", str(refusal.retry_after_s).encode("latin-1")))
+        self.whole(refusal.status, headers, refusal.body)
+
+    def start(self, status: int, headers: Headers) -> None:
+        """Head of an answer of unknown length."""
+        self.status = status
+        self._chunked = not self._http10
+        if self._chunked:
+            headers = [*headers, (b"transfer-encoding", b"chunked")]
+        else:
+            self.keep_alive = False
+        self._send(self._head(status, headers))
+
+    def write(self, data: bytes) -> None:
+        self._send(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    def end(self) -> None:
+        if self._chunked:
+            self._send(b"0\r\n\r\n")
+        self._finish()
+
+    def _send(self, data: bytes) -> None:
+        if not self._transport.is_closing():  # a client that left is told nothing
+            self._transport.write(data)
+
+    def break_off(self) -> None:
+        """Close without the end marker, so that nobody takes the answer for complete."""
+        self.keep_alive = False
+        self._finish()
+
+    def _finish(self) -> None:
+        self.ended = True
+        self.attach(None)
+        if not self.keep_alive:
+            self._transport.close()
+
+    def _head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+        lines = [b"HTTP/1.1 %d %b" % (status, _phrase(status))]
+        lines += [b"%b: %b" % header for header in headers]
+        lines.append(b"connection: keep-alive" if self.keep_alive else b"connection: close")
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
+    # ------------------------------------------------------------------------- back-pressure
+
+    def attach(self, upstream: Pausable | None) -> None:
+        """From now on a slow client pauses `upstream`."""
+        self._upstream = upstream
+        if upstream is not None and self._paused:
+            upstream.pause_reading()
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._upstream is not None:
+            self._upstream.pause_reading()
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._upstream is not None:
+            self._upstream.resume_reading()
+
+
+def _phrase(status: int) -> bytes:
+    try:
+        return HTTPStatus(status).phrase.encode("latin-1")
+    except ValueError:
+        return b"Unknown"
+
+
+Handler = Callable[[Request, Reply, int], Awaitable[None]]
+
+
+class Members(Generic[T]):
+    """Something that comes and goes; `none` is set while there is nothing."""
+
+    def __init__(self) -> None:
+        self._present: set[T] = set()
+        self.none = asyncio.Event()
+        self.none.set()
+
+    def __len__(self) -> int:
+        return len(self._present)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(tuple(self._present))
+
+    def add(self, one: T) -> None:
+        self._present.add(one)
+        self.none.clear()
+
+    def discard(self, one: T) -> None:
+        self._present.discard(one)
+        if not self._present:
+            self.none.set()
+
+
+class ClientSide(asyncio.Protocol):
+    """One accepted connection. `handler` serves one request at a time, in order."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        limits: Limits,
+        idle_s: float,
+        members: Members[ClientSide],
+    ) -> None:
+        self._handler = handler
+        self._limits = limits
+        self._idle_s = idle_s
+        self._members = members
+        self._parser = RequestParser(limits)
+        self._waiting: deque[tuple[Request, int]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._reply: Reply | None = None
+        self._last = False  # no request after the ones we have
+        self._refusal: BadRequestError | None = None
+        self._paused = False
+        self._active_ns = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    # ------------------------------------------------------------------------- the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._members.add(self)
+        self._active_ns = clock.now_ns()
+        self._arm()
+
+    def data_received(self, data: bytes) -> None:
+        self._active_ns = clock.now_ns()
+        if self._last:
+            return
+        try:
+            requests = self._parser.feed(data)
+        except BadRequestError as error:
+            self._last = True
+            self._refusal = error
+            requests = []
+        self._waiting.extend((request, self._active_ns) for request in requests)
+        if len(self._waiting) > self._limits.pipelined:
+            self._last = True
+        if self._task is None and self._parser.take_continue():
+            self._transport.write(_CONTINUE)
+        self._next()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._members.discard(self)
+        self._waiting.clear()
+        self._last = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None and not (self._reply is not None and self._reply.ended):
+            self._task.cancel()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        if self._reply is not None:
+            self._reply.pause()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self._reply is not None:
+            self._reply.resume()
+
+    # --------------------------------------------------------------------------- the requests
+
+    def _next(self) -> None:
+        if self._task is not None or self._transport.is_closing():
+            return
+        if self._waiting:
+            self._serve(*self._waiting.popleft())
+        elif self._refusal is not None:
+            self._answer_refusal(self._refusal)
+        elif self._last:
+            self._transport.close()
+
+    def _serve(self, request: Request, received_ns: int) -> None:
+        self._reply = Reply(self._transport, request, request.keep_alive and not self._last)
+        if self._paused:
+            self._reply.pause()
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._run(request, self._reply, received_ns))
+
+    async def _run(self, request: Request, reply: Reply, received_ns: int) -> None:
+        try:
+            await self._handler(request, reply, received_ns)
+        finally:
+            self._task = None
+            self._reply = None
+            self._active_ns = clock.now_ns()
+            if not reply.ended:
+                self._transport.abort()  # a defect or a cancelled request: nothing is complete
+        self._next()
+
+    def _answer_refusal(self, error: BadRequestError) -> None:
+        request = Request("POST", "", [], keep_alive=False, http10=False)
+        Reply(self._transport, request, keep_alive=False).refuse(
+            RefusalError(error.status, error.message)
+        )
+
+    def drain(self) -> None:
+        """Serve what has begun and close then."""
+        self._last = True
+        if self._reply is not None and not self._reply.started:
+            self._reply.keep_alive = False
+        self._next()
+
+    def stop(self) -> None:
+        """Cancel what runs and close."""
+        self._transport.abort()
+
+    def _arm(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._idle_s, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        quiet_s = (clock.now_ns() - self._active_ns) / clock.NS
+        if self._task is None and quiet_s >= self._idle_s:
+            self._transport.close()
+        else:
+            self._arm()

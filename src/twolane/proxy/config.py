@@ -1,0 +1,124 @@
+"""What a proxy is told: engines, limits, timeouts. No defaults hide anywhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from twolane.errors import QuestionError
+from twolane.wire.requests import Limits
+
+EngineRole = Literal["prefill", "decode", "aggregated"]
+
+# P holds a handoff's blocks 30 s from its finish (vLLM's kv_lease_duration); past that they are
+# given to other requests and a late read answers with another prompt's text. 5 s for the way.
+MAX_HANDOFF_AGE_S = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """One engine's address. `name` labels it in the ledger and in the metrics."""
+
+    role: EngineRole
+    name: str
+    host: str
+    port: int
+    weight: float = 1.0
+
+
+def upstream(role: EngineRole, index: int, url: str) -> Upstream:
+    """The engine behind `url`, e.g. `http://127.0.0.1:8100`, or `p0=http://127.0.0.1:8100`
+    where it has a name; without one it is named by role and position.
+
+    Raises QuestionError where the URL is none, or names anything but plain HTTP and a root path.
+    """
+    name, given, rest = url.partition("=http")
+    name, url = (name, "http" + rest) if given else (f"{role}-{index}", url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 80
+    except ValueError as error:
+        raise _bad_url(role, url, str(error)) from None
+    if parts.scheme != "http" or not parts.hostname:
+        raise _bad_url(role, url, "not an http:// address")
+    if parts.path not in ("", "/") or parts.query:
+        raise _bad_url(role, url, "has a path: engines are addressed by their root")
+    return Upstream(role, name, parts.hostname, port)
+
+
+def _bad_url(role: EngineRole, url: str, why: str) -> QuestionError:
+    return QuestionError(f"{url!r}: {why}", place=f"--{role}", remedy="give it as http://HOST:PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyConfig:
+    """Times in seconds. `model` is needed only where the engines do not list it themselves."""
+
+    prefill: tuple[Upstream, ...] = ()
+    decode: tuple[Upstream, ...] = ()
+    aggregated: tuple[Upstream, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8000
+    ledger: Path | None = None
+    model: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    connect_timeout_s: float = 5.0
+    # Until an answer's head: a million-token prefill takes minutes, and an answer that is not
+    # streamed has its head only at its end.
+    answer_timeout_s: float = 1800.0
+    # Between two reads of an answer that has begun. There is no total limit on a stream.
+    idle_timeout_s: float = 300.0
+    handoff_age_s: float = MAX_HANDOFF_AGE_S
+    client_idle_s: float = 75.0
+    release_timeout_s: float = 5.0
+    # An engine that works is asked seldom, because asking takes its time from its streams; one
+    # that is down is asked often, so that it is used again within seconds.
+    health_every_s: float = 10.0
+    health_down_every_s: float = 1.0
+    warm_timeout_s: float = 30.0
+    drain_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if bool(self.prefill) != bool(self.decode):
+            have, miss = ("prefill", "decode") if self.prefill else ("decode", "prefill")
+            raise QuestionError(
+                f"a {have} engine without a {miss} engine", remedy=f"add --{miss} URL"
+            )
+        if not self.upstreams:
+            raise QuestionError(
+                "no engine to send requests to",
+                remedy="give --prefill URL and --decode URL, or --aggregated URL",
+            )
+        names = [upstream.name for upstream in self.upstreams]
+        if len(set(names)) < len(names):
+            raise QuestionError(
+                f"two engines have one name: {', '.join(names)}", remedy="give each its own"
+            )
+
+    @property
+    def upstreams(self) -> tuple[Upstream, ...]:
+        return self.prefill + self.decode + self.aggregated
+
+
+def config_from_urls(
+    prefill: tuple[str, ...] = (),
+    decode: tuple[str, ...] = (),
+    aggregated: tuple[str, ...] = (),
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    ledger: Path | None = None,
+    model: str | None = None,
+) -> ProxyConfig:
+    """What the command line says, as a configuration. Raises QuestionError."""
+    return ProxyConfig(
+        prefill=tuple(upstream("prefill", i, url) for i, url in enumerate(prefill)),
+        decode=tuple(upstream("decode", i, url) for i, url in enumerate(decode)),
+        aggregated=tuple(upstream("aggregated", i, url) for i, url in enumerate(aggregated)),
+        host=host,
+        port=port,
+        ledger=ledger,
+        model=model,
+    )

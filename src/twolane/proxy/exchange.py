@@ -1,0 +1,359 @@
+"""The exchange: one generation request through one engine, or through P and then D.
+
+    split    reserve D -> ask P (one token, keep the blocks) -> hold the handoff
+             -> give it to D with the client's own body -> relay D's answer
+    direct   one engine gets the client's body; its answer is relayed
+
+Rules of this file: nothing waits between P's answer and D's request but D's connection. The
+exchange owns its handoff and ends it on every way out; what must still be said to an engine when
+the client is gone is said by a release of its own, which no cancelled client can cancel. An
+engine is asked again only where it cannot have started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from twolane.proxy.body import Body, without_transfer
+from twolane.proxy.client import Reply
+from twolane.proxy.config import EngineRole, ProxyConfig
+from twolane.proxy.fleet import Engine, Fleet, Reservation
+from twolane.proxy.handoff import (
+    Handoff,
+    HandoffBook,
+    MalformedHandoffError,
+    StaleHandoffError,
+)
+from twolane.proxy.ledger import Account, comment, read_answer, times_of
+from twolane.proxy.leg import Answer, Collector, LegError, Relay, ask, open_leg, passable
+from twolane.proxy.refusal import RefusalError, from_upstream
+from twolane.records import Ledger
+from twolane.wire.http1 import ClientConnection, WireError
+
+log = logging.getLogger(__name__)
+
+# Statuses by which an engine's serving layer has looked at the request: vLLM then tells P itself
+# to free the blocks (_with_kv_transfer_rejection_cleanup). Others may come from a layer before.
+_TOLD_P = frozenset((400, 404))
+_LAST_WORD_S = 5.0  # for P to close, or to finish its answer, once it was told to stop
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the client asked: target, headers for the engines, body; `id` is the request's id."""
+
+    id: str
+    method: str
+    target: str
+    headers: tuple[tuple[str, str], ...]
+    body: Body
+    ledger_comment: bool = False
+
+
+@dataclass(frozen=True)
+class _LateAnswer:
+    """P has been told to stop. A request that still computes is aborted by that and frees its
+    blocks; one that had finished holds them, and its answer, on its way already, says which."""
+
+    handoff: Handoff
+    sink: Collector
+    connection: ClientConnection
+
+
+class Releases:
+    """Handoffs whose exchange is over: each told to P through D, in a task of its own."""
+
+    def __init__(self, config: ProxyConfig, fleet: Fleet) -> None:
+        self._config = config
+        self._fleet = fleet
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, handoff: Handoff, asked: Asked, engine: Engine) -> asyncio.Task[None]:
+        """Take the handoff over. `engine` is the D that was to read it, so that it has shaken
+        hands with P: at first contact the word to P is lost and the lease must run out."""
+        return self._keep(self._release(handoff, asked, engine))
+
+    def start_late(self, late: _LateAnswer, asked: Asked, engine: Engine) -> asyncio.Task[None]:
+        """Hear P out, then release what it holds."""
+        return self._keep(self._hear_out(late, asked, engine))
+
+    async def finish(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _keep(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _hear_out(self, late: _LateAnswer, asked: Asked, engine: Engine) -> None:
+        await asyncio.wait((late.sink.done,), timeout=_LAST_WORD_S)
+        late.connection.abort()
+        if late.sink.done.done():
+            late.sink.done.exception()  # seen: a P that stopped closes without an answer
+        if late.handoff.state == "held":
+            await self._release(late.handoff, asked, engine)
+
+    async def _release(self, handoff: Handoff, asked: Asked, engine: Engine) -> None:
+        others = [other for other in self._fleet.of("decode") if other is not engine]
+        for candidate in (engine, *others):
+            if await self._tell(candidate, handoff, asked):
+                handoff.end("released")
+                return
+        handoff.end("expired")
+        log.warning("request %s: no D could release its handoff; the lease will", asked.id)
+
+    async def _tell(self, engine: Engine, handoff: Handoff, asked: Asked) -> bool:
+        body = asked.body.for_release(handoff.raw)
+        head = engine.head("POST", asked.target, asked.headers, len(body))
+        timeout_s = self._config.release_timeout_s
+        try:
+            answer = await ask(engine.pool, head, body, connect_s=timeout_s, answer_s=timeout_s)
+        except LegError as error:
+            log.info("release of %s through %s: %s", asked.id, engine.name, error)
+            return False
+        return answer.status in _TOLD_P
+
+
+@dataclass(frozen=True)
+class Services:
+    """What all exchanges of one proxy share."""
+
+    config: ProxyConfig
+    fleet: Fleet
+    book: HandoffBook
+    releases: Releases
+
+
+def _nothing() -> None:
+    """For a relay whose events nobody waits for."""
+
+
+class Exchange:
+    """One request's way through the engines. `account` is its ledger."""
+
+    def __init__(self, services: Services, asked: Asked, reply: Reply, account: Account) -> None:
+        self._config = services.config
+        self._fleet = services.fleet
+        self._book = services.book
+        self._releases = services.releases
+        self._asked = asked
+        self._reply = reply
+        self.account = account
+        self._handoff: Handoff | None = None
+        self.release: asyncio.Task[None] | None = None  # what goes on after the exchange
+        self.broken: RefusalError | None = None  # told inside a stream that had begun
+
+    def ledger(self) -> Ledger:
+        """The account with the handoff's state as it is now."""
+        handoff = self._handoff
+        if handoff is not None and handoff.state != "asked":
+            self.account.handoff = handoff.state
+        return self.account.record()
+
+    # --------------------------------------------------------------------------------- direct
+
+    async def direct(self, role: EngineRole, body: bytes) -> None:
+        """Through one engine of `role`. Raises RefusalError."""
+        with ExitStack() as places:
+            place, connection = await self._connect(role, self._asked.body.size, places)
+            relay = Relay(self._reply, _nothing, place.prompt_done)
+            await self._relay(place.engine, connection, relay, body)
+
+    # ---------------------------------------------------------------------------------- split
+
+    async def split(self) -> None:
+        """Through P and then D. Raises RefusalError."""
+        handoff = self._handoff = self._book.ask()
+        with ExitStack() as places:
+            decode = places.enter_context(self._reserve("decode", 0))
+            try:
+                await self._prefill(handoff, decode.engine)
+                await self._decode(handoff, decode, places)
+            finally:
+                self._settle(handoff, decode.engine)
+
+    def _settle(self, handoff: Handoff, engine: Engine) -> None:
+        """The exchange is over: a handoff still held goes to a release of its own."""
+        if handoff.state == "held":
+            self.release = self._releases.start(handoff, self._asked, engine)
+
+    async def _prefill(self, handoff: Handoff, d_engine: Engine) -> None:
+        body = self._asked.body.for_prefill()
+        with ExitStack() as places:
+            place, connection = await self._connect("prefill", self._asked.body.size, places)
+            answer = await self._ask_prefill(place.engine, connection, body, handoff, d_engine)
+        if answer.status != 200:
+            raise from_upstream(answer.status, answer.body, answer.header(b"retry-after"))
+        if handoff.state != "held":
+            raise RefusalError(502, "the prefill engine gave no usable handoff")
+
+    async def _ask_prefill(
+        self,
+        engine: Engine,
+        connection: ClientConnection,
+        body: bytes,
+        handoff: Handoff,
+        d_engine: Engine,
+    ) -> Answer:
+        sink = Collector(lambda answer: self._hold(handoff, answer))
+        self.account.p_engine = engine.name
+        try:
+            head = self._head(engine, len(body))
+            self.account.p_dispatch_ns = connection.send(head, body, sink)
+            async with asyncio.timeout(self._config.answer_timeout_s):
+                answer = await asyncio.shield(sink.done)  # it may be heard out without us
+        except asyncio.CancelledError:
+            if handoff.state == "asked" and connection.ask_to_stop():
+                late = _LateAnswer(handoff, sink, connection)
+                self.release = self._releases.start_late(late, self._asked, d_engine)
+            else:
+                connection.abort()
+            raise
+        except (LegError, WireError, TimeoutError) as error:
+            connection.abort()
+            raise self._leg_refusal(engine, error) from None
+        engine.pool.release(connection)
+        return answer
+
+    def _hold(self, handoff: Handoff, answer: Answer) -> None:
+        """P's answer is complete: take its handoff before anything else can happen."""
+        self.account.p_response_ns = answer.end_ns
+        if answer.status != 200:
+            return
+        read = read_answer(answer.body)
+        self.account.p_times = times_of(read)
+        params = bytes(read.kv_transfer_params) if read is not None else None
+        try:
+            handoff.hold(params)
+        except MalformedHandoffError as error:
+            log.error("request %s: malformed handoff from P: %s", self._asked.id, error)
+        self.account.remote_tokens = handoff.tokens
+
+    async def _decode(self, handoff: Handoff, place: Reservation, places: ExitStack) -> None:
+        place, connection = await self._connect("decode", 0, places, place)
+        relay = Relay(self._reply, lambda: handoff.end("admitted"), _nothing)
+        try:
+            body = self._asked.body.for_decode(handoff.use(self._config.handoff_age_s))
+        except StaleHandoffError as error:
+            place.engine.pool.release(connection)
+            handoff.end("expired")
+            raise RefusalError(503, "the handoff became too old", why=str(error)) from None
+        try:
+            await self._relay(place.engine, connection, relay, body)
+        finally:
+            self._end_unaccepted(handoff, relay, connection)
+
+    @staticmethod
+    def _end_unaccepted(handoff: Handoff, relay: Relay, connection: ClientConnection) -> None:
+        """What D did with a handoff for which it gave no 2xx; the rest is left held.
+
+        A D whose serving layer refused the request has told P. A D that has the whole request
+        and then loses its client aborts it and tells P; one that has a part never hears of it.
+        """
+        if handoff.state != "held":
+            return
+        if relay.answer.status in _TOLD_P:
+            handoff.end("released")
+        elif connection.aborted_by_us and not connection.cut_off and not relay.answer.status:
+            handoff.end("admitted")
+
+    # ---------------------------------------------------------------------------- both of them
+
+    def _reserve(
+        self, role: EngineRole, prompt_bytes: int, tried: frozenset[str] = frozenset()
+    ) -> Reservation:
+        place = self._fleet.reserve(role, prompt_bytes, tried)
+        if place is None:
+            raise RefusalError(503, "no engine is available", why=f"no usable {role} engine")
+        return place
+
+    async def _connect(
+        self,
+        role: EngineRole,
+        prompt_bytes: int,
+        places: ExitStack,
+        place: Reservation | None = None,
+    ) -> tuple[Reservation, ClientConnection]:
+        """A place and a connection on the first engine that accepts one, least loaded first.
+
+        Raises RefusalError 503 where none does. None of them has seen the request.
+        """
+        tried: frozenset[str] = frozenset()
+        while True:
+            place = place or places.enter_context(self._reserve(role, prompt_bytes, tried))
+            engine = place.engine
+            try:
+                return place, await open_leg(engine.pool, self._config.connect_timeout_s)
+            except LegError as error:
+                log.warning("request %s: %s: %s", self._asked.id, engine.name, error)
+                engine.fail(error)
+            tried |= {engine.name}
+            place.give_back()
+            place = None
+
+    def _head(self, engine: Engine, length: int) -> bytes:
+        return engine.head(self._asked.method, self._asked.target, self._asked.headers, length)
+
+    async def _relay(
+        self, engine: Engine, connection: ClientConnection, relay: Relay, body: bytes
+    ) -> None:
+        self.account.d_engine = engine.name
+        try:
+            head = self._head(engine, len(body))
+            self.account.d_dispatch_ns = connection.send(head, body, relay)
+            self._reply.attach(connection)
+            await relay.watch(self._config.answer_timeout_s, self._config.idle_timeout_s)
+        except (LegError, WireError) as error:
+            connection.abort()
+            self._break(self._leg_refusal(engine, error))
+            return
+        except BaseException:
+            connection.abort()
+            raise
+        finally:
+            self._reply.attach(None)
+            self.account.d_first_ns = relay.first_ns
+        engine.pool.release(connection)
+        self._finish(relay)
+
+    def _leg_refusal(self, engine: Engine, error: Exception) -> RefusalError:
+        log.warning("request %s: %s: %s", self._asked.id, engine.name, error or "no answer")
+        timed_out = isinstance(error, TimeoutError)
+        if isinstance(error, LegError):
+            engine.fail(error)
+            timed_out = error.kind == "timeout"
+        if timed_out:
+            return RefusalError(504, "the engine did not answer in time", why=str(error))
+        return RefusalError(502, "the engine closed the connection early", why=str(error))
+
+    def _finish(self, relay: Relay) -> None:
+        answer = relay.answer
+        if relay.streams:
+            self.account.d_times = relay.tail.times()
+            self._comment()
+            self._reply.end()
+        elif 200 <= answer.status < 300:
+            self.account.d_times = times_of(read_answer(answer.body))
+            body = without_transfer(answer.body)
+            self._reply.whole(answer.status, passable(answer.headers), body)
+        else:
+            raise from_upstream(answer.status, answer.body, answer.header(b"retry-after"))
+
+    def _break(self, refusal: RefusalError) -> None:
+        """Where the head is out already: say it in the stream, and do not end it as complete."""
+        if not self._reply.started:
+            raise refusal
+        self.broken = refusal
+        self._reply.write(b"\n\ndata: " + refusal.body + b"\n\n")
+        self._comment()
+        self._reply.break_off()
+
+    def _comment(self) -> None:
+        if self._asked.ledger_comment:
+            self._reply.write(comment(self.ledger()))

@@ -1,0 +1,132 @@
+"""The ledger: where one request's time went, as the proxy saw it.
+
+Rules of this file: stamps are taken by those who act and collected here; the engines' own times
+are read from P's answer and from the tail of D's, which is never decoded for anything else. One
+line a request goes to the ledger file, and one SSE comment to the client that asked for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from twolane import clock
+from twolane.records import EngineTimes, Ledger
+
+COMMENT = b": twolane-ledger "
+REQUEST_HEADER = b"x-twolane-ledger"
+_TAIL_READS = 16  # the usage event is the last but one; engines write it in one or two pieces
+
+
+class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of the ledger file. `outcome` is `done`, `client gone`, or what went wrong."""
+
+    id: str
+    path: str
+    status: int
+    outcome: str
+    prompt_bytes: int
+    ledger: Ledger
+    alone: str | None = None  # why a split request went through one engine
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens_details: _PromptDetails | None = None
+
+
+class _Metrics(msgspec.Struct):
+    queue_time_ms: float | None = None
+    time_to_first_token_ms: float | None = None
+
+
+class PrefillAnswer(msgspec.Struct):
+    """The parts of P's answer that are read; the rest is skipped undecoded."""
+
+    kv_transfer_params: msgspec.Raw = msgspec.Raw(b"null")
+    usage: _Usage | None = None
+    metrics: _Metrics | None = None
+
+
+_decode = msgspec.json.Decoder(PrefillAnswer).decode
+
+
+def read_answer(raw: bytes) -> PrefillAnswer | None:
+    """An engine's JSON answer, or None where it is not one."""
+    try:
+        return _decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def times_of(answer: PrefillAnswer | None) -> EngineTimes | None:
+    """The engine's own times; None where it reports none (`--enable-per-request-metrics`)."""
+    if answer is None or answer.metrics is None:
+        return None
+    details = answer.usage.prompt_tokens_details if answer.usage is not None else None
+    return EngineTimes(
+        queue_ms=answer.metrics.queue_time_ms,
+        first_token_ms=answer.metrics.time_to_first_token_ms,
+        cached_tokens=details.cached_tokens if details is not None else None,
+    )
+
+
+class Tail:
+    """The last few reads of a stream, for the usage event at its end."""
+
+    def __init__(self) -> None:
+        self._reads: deque[bytes] = deque(maxlen=_TAIL_READS)
+        self.add = self._reads.append
+
+    def times(self) -> EngineTimes | None:
+        for event in reversed(b"".join(self._reads).split(b"\n\n")):
+            if b'"metrics"' in event and event.startswith(b"data:"):
+                return times_of(read_answer(event[5:]))
+        return None
+
+
+class Account:
+    """One request's ledger while it runs."""
+
+    def __init__(self, received_ns: int, boot: str) -> None:
+        self.received_ns = received_ns
+        self.boot = boot
+        self.p_engine: str | None = None
+        self.p_dispatch_ns: int | None = None
+        self.p_response_ns: int | None = None
+        self.p_times: EngineTimes | None = None
+        self.d_engine: str | None = None
+        self.d_dispatch_ns: int | None = None
+        self.d_first_ns: int | None = None
+        self.d_times: EngineTimes | None = None
+        self.end_ns: int | None = None
+        self.handoff: str | None = None
+        self.remote_tokens: int | None = None
+
+    def record(self) -> Ledger:
+        """The account as it stands now."""
+        return Ledger(
+            path="split" if self.p_engine is not None else "direct",
+            boot=self.boot,
+            received_ns=self.received_ns,
+            p_engine=self.p_engine,
+            p_dispatch_ns=self.p_dispatch_ns,
+            p_response_ns=self.p_response_ns,
+            p_times=self.p_times,
+            d_engine=self.d_engine,
+            d_dispatch_ns=self.d_dispatch_ns,
+            d_first_ns=self.d_first_ns,
+            d_times=self.d_times,
+            end_ns=self.end_ns or clock.now_ns(),
+            handoff=self.handoff,
+            remote_tokens=self.remote_tokens,
+        )
+
+
+def comment(ledger: Ledger) -> bytes:
+    """The ledger as an SSE comment, which a client that did not ask for it would skip."""
+    return COMMENT + msgspec.json.encode(ledger) + b"\n\n"

@@ -1,0 +1,203 @@
+"""One request to one engine: connect, send, hear the answer.
+
+Rules of this file: whoever asks owns the connection until the answer has ended, and every way out
+that is not the end aborts it, which is how the engine learns that nobody waits any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from twolane import clock
+from twolane.proxy.client import Reply
+from twolane.proxy.ledger import Tail
+from twolane.wire.http1 import ClientConnection, Headers
+from twolane.wire.pool import Pool
+
+MAX_ANSWER_BYTES = 256 * 1024 * 1024  # an answer that is not streamed is held whole
+
+Failure = Literal["connect", "lost", "timeout", "size"]
+
+
+class LegError(Exception):
+    """An engine did not answer. `kind` connect means that it cannot have seen the request."""
+
+    def __init__(self, kind: Failure, why: str) -> None:
+        super().__init__(f"{kind}: {why}")
+        self.kind = kind
+
+
+@dataclass
+class Answer:
+    """A complete answer and when it was complete."""
+
+    status: int = 0
+    headers: Headers = field(default_factory=list)
+    body: bytes = b""
+    end_ns: int = 0
+
+    def header(self, name: bytes) -> str | None:
+        for key, value in self.headers:
+            if key == name:
+                return value.decode("latin-1")
+        return None
+
+
+class Collector:
+    """A sink that holds the whole answer. `on_answer` is called before anybody can be cancelled."""
+
+    def __init__(self, on_answer: Callable[[Answer], None] | None = None) -> None:
+        self.done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._on_answer = on_answer
+        self._answer = Answer()
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def on_head(self, status: int, headers: Headers) -> None:
+        self._answer.status, self._answer.headers = status, headers
+
+    def on_body(self, data: bytes, stamp_ns: int) -> None:
+        self._size += len(data)
+        if self._size > MAX_ANSWER_BYTES:
+            raise LegError("size", f"answer exceeds {MAX_ANSWER_BYTES} bytes")
+        self._pieces.append(data)
+
+    def on_end(self, stamp_ns: int) -> None:
+        self._answer.body = b"".join(self._pieces)
+        self._answer.end_ns = stamp_ns
+        if self._on_answer is not None:
+            self._on_answer(self._answer)
+        if not self.done.done():
+            self.done.set_result(self._answer)
+
+    def on_lost(self, error: Exception | None, stamp_ns: int) -> None:
+        if not self.done.done():
+            self.done.set_exception(lost(error))
+
+
+class Relay:
+    """A sink that hands an answer on as it comes.
+
+    Successful answers that are not JSON go to the client read by read; JSON and errors are held
+    whole, because they must be looked at before a client may see them. `on_accepted` is called
+    when the engine has taken the request (a 2xx head), `on_first` at its first body bytes.
+    """
+
+    def __init__(
+        self, reply: Reply, on_accepted: Callable[[], None], on_first: Callable[[], None]
+    ) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.tail = Tail()
+        self.answer = Answer()
+        self.streams = False
+        self.first_ns: int | None = None
+        self.last_ns = clock.now_ns()
+        self._reply = reply
+        self._on_accepted = on_accepted
+        self._on_first = on_first
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def on_head(self, status: int, headers: Headers) -> None:
+        self.last_ns = clock.now_ns()
+        self._begun.set_result(None)
+        self.answer.status, self.answer.headers = status, headers
+        if not 200 <= status < 300:
+            return
+        self._on_accepted()
+        if not (self.answer.header(b"content-type") or "").startswith("application/json"):
+            self.streams = True
+            self._reply.start(status, passable(headers))
+
+    def on_body(self, data: bytes, stamp_ns: int) -> None:
+        self.last_ns = stamp_ns
+        if self.first_ns is None:
+            self.first_ns = stamp_ns
+            self._on_first()
+        if self.streams:
+            self._reply.write(data)
+            self.tail.add(data)
+        else:
+            self._hold(data)
+
+    def _hold(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > MAX_ANSWER_BYTES:
+            raise LegError("size", f"answer exceeds {MAX_ANSWER_BYTES} bytes")
+        self._pieces.append(data)
+
+    def on_end(self, stamp_ns: int) -> None:
+        self.answer.body = b"".join(self._pieces)
+        self.answer.end_ns = stamp_ns
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def on_lost(self, error: Exception | None, stamp_ns: int) -> None:
+        if not self.done.done():
+            self.done.set_exception(lost(error))
+
+    async def watch(self, answer_s: float, idle_s: float) -> None:
+        """Wait for the end. Raises LegError, also for silence: before the head longer than
+        `answer_s`, after it longer than `idle_s` unless it is the client who does not read."""
+        ends = (self.done, self._begun)
+        await asyncio.wait(ends, timeout=answer_s, return_when=asyncio.FIRST_COMPLETED)
+        if not self.done.done() and not self._begun.done():
+            raise LegError("timeout", f"no answer within {answer_s:g} s")
+        while not self.done.done():
+            quiet_s = 0.0 if self._reply.paused else (clock.now_ns() - self.last_ns) / clock.NS
+            if quiet_s >= idle_s:
+                raise LegError("timeout", f"silent for {quiet_s:.1f} s")
+            await asyncio.wait((self.done,), timeout=idle_s - quiet_s)
+        return self.done.result()
+
+
+def lost(error: Exception | None) -> LegError:
+    if isinstance(error, LegError):
+        return error
+    return LegError("lost", str(error) if error else "connection closed before the end")
+
+
+_HOP = frozenset(
+    (
+        *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te"),
+        *(b"trailer", b"transfer-encoding", b"upgrade", b"content-length", b"server"),
+    )
+)
+
+
+def passable(headers: Headers) -> Headers:
+    """The headers of an engine's answer that a client gets: all but those of the connection."""
+    return [(name, value) for name, value in headers if name not in _HOP]
+
+
+async def open_leg(pool: Pool, timeout_s: float) -> ClientConnection:
+    """A connection to an engine. Raises LegError of kind connect."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await pool.acquire()
+    except TimeoutError:
+        raise LegError("connect", f"no connection within {timeout_s:g} s") from None
+    except OSError as error:
+        raise LegError("connect", str(error)) from None
+
+
+async def ask(pool: Pool, head: bytes, body: bytes, *, connect_s: float, answer_s: float) -> Answer:
+    """One whole exchange with an engine. Raises LegError."""
+    connection = await open_leg(pool, connect_s)
+    sink = Collector()
+    try:
+        connection.send(head, body, sink)
+        async with asyncio.timeout(answer_s):
+            answer = await sink.done
+    except TimeoutError:
+        connection.abort()
+        raise LegError("timeout", f"no answer within {answer_s:g} s") from None
+    except BaseException:
+        connection.abort()
+        raise
+    pool.release(connection)
+    return answer

@@ -1,0 +1,104 @@
+"""`/metrics`: what the proxy has counted, in Prometheus' text format.
+
+Rules of this file: nothing is counted twice. Handoffs and loads are read from their owners when
+somebody asks; only what has no other owner (answers, time per part) is kept here. An own
+registry, so that several proxies in one process, as in tests, do not mix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from twolane.analysis.attribution import parts
+from twolane.clock import NS
+from twolane.proxy.fleet import Fleet
+from twolane.proxy.handoff import HandoffBook
+from twolane.records import Ledger, Request
+
+CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+
+
+class _Live(Collector):
+    """Reads the handoff book and the fleet at the moment of the scrape."""
+
+    def __init__(self, book: HandoffBook, fleet: Fleet) -> None:
+        self._book = book
+        self._fleet = fleet
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        handoffs = CounterMetricFamily(
+            "twolane_handoffs",
+            "Handoffs by state; issued = the three ends + held.",
+            labels=["state"],
+        )
+        handoffs.add_metric(["issued"], self._book.issued)
+        for state in ("admitted", "released", "expired", "stranded"):
+            handoffs.add_metric([state], self._book.ends[state])
+        handoffs.add_metric(["malformed"], self._book.malformed)
+        yield handoffs
+        yield GaugeMetricFamily("twolane_handoffs_held", "Handoffs now held.", self._book.held)
+        yield from self._engines()
+
+    def _engines(self) -> Iterator[Metric]:
+        labels = ["engine", "role"]
+        up = GaugeMetricFamily("twolane_engine_up", "1 where requests go.", labels=labels)
+        flight = GaugeMetricFamily("twolane_engine_in_flight", "Requests now.", labels=labels)
+        waits = GaugeMetricFamily(
+            "twolane_engine_prompt_bytes", "Prompts whose first token is to come.", labels=labels
+        )
+        served = CounterMetricFamily("twolane_engine_requests", "Requests so far.", labels=labels)
+        opened = CounterMetricFamily("twolane_engine_connections", "Connections.", labels=labels)
+        for engine in self._fleet.engines:
+            key = [engine.name, engine.role]
+            up.add_metric(key, engine.usable)
+            flight.add_metric(key, engine.in_flight)
+            waits.add_metric(key, engine.prompt_bytes)
+            served.add_metric(key, engine.served)
+            opened.add_metric(key, engine.pool.opened)
+        return iter((up, flight, waits, served, opened))
+
+
+class Metrics:
+    """Counters of one proxy."""
+
+    def __init__(self, book: HandoffBook, fleet: Fleet) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_Live(book, fleet))
+        self.requests = Counter(
+            "twolane_requests", "Answers.", ["path", "status"], registry=self._registry
+        )
+        self.alone = Counter(
+            "twolane_not_split", "Requests one handoff cannot serve.", ["why"],
+            registry=self._registry,
+        )  # fmt: skip
+        self.gone = Counter(
+            "twolane_clients_gone", "Clients that left before the end.", registry=self._registry
+        )
+        self._parts = Histogram(
+            "twolane_first_token_seconds", "The first token's time by part.", ["part"],
+            buckets=_BUCKETS, registry=self._registry,
+        )  # fmt: skip
+
+    def first_token(self, ledger: Ledger) -> None:
+        """The parts that the proxy knows; what lies between it and the client is not here."""
+        if ledger.d_first_ns is None:
+            return
+        seen = Request(
+            id="", cell="", role="grid", index=0, send_ns=ledger.received_ns,
+            due_ns=ledger.received_ns, first_ns=ledger.d_first_ns, ledger=ledger,
+        )  # fmt: skip
+        attribution = parts(seen)
+        if attribution is not None:
+            for part, ns in attribution.parts.items():
+                self._parts.labels(part.value).observe(ns / NS)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)

@@ -1,0 +1,270 @@
+"""Where a request goes, and what is written down of its end.
+
+Rules of this file: how engines are spoken to is `exchange`, how clients are is `client`. Only
+paths of inference are passed on, since an engine's other paths (sleeping, weight updates, cache
+resets, raw token endpoints that take transfer parameters) belong to whoever runs it, not to its
+users.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from twolane import clock
+from twolane.proxy.body import Body
+from twolane.proxy.client import ClientSide, Members, Reply
+from twolane.proxy.config import EngineRole, ProxyConfig
+from twolane.proxy.exchange import Asked, Exchange, Releases, Services
+from twolane.proxy.fleet import Engine, Fleet
+from twolane.proxy.handoff import HandoffBook
+from twolane.proxy.ledger import REQUEST_HEADER, Account, LedgerLine
+from twolane.proxy.metrics import CONTENT_TYPE, Metrics
+from twolane.proxy.refusal import RefusalError
+from twolane.proxy.warm import Pair
+from twolane.records import Appender
+from twolane.wire.requests import Request
+
+log = logging.getLogger(__name__)
+
+SPLIT_PATHS = frozenset(("/v1/completions", "/v1/chat/completions"))
+_PASSED = frozenset(
+    (
+        *("/v1/models", "/v1/responses", "/v1/embeddings", "/v1/messages", "/v1/score"),
+        *("/v1/rerank", "/v2/rerank", "/rerank", "/score", "/pooling", "/classify"),
+        *("/v1/messages/count_tokens", "/v1/audio/transcriptions", "/v1/audio/translations"),
+        *("/tokenize", "/detokenize", "/version"),
+    )
+)
+_PASSED_UNDER = ("/v1/models/", "/v1/responses/")
+_NOT_FOR_ENGINES = frozenset(
+    (
+        *(b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive"),
+        *(b"te", b"trailer", b"upgrade", b"expect", b"proxy-authorization", b"x-request-id"),
+        REQUEST_HEADER,
+    )
+)
+
+
+class Proxy:
+    """One proxy: its engines, its handoffs, its clients. `handle` serves one request."""
+
+    def __init__(self, config: ProxyConfig) -> None:
+        self.config = config
+        self.fleet = Fleet(config)
+        self.book = HandoffBook()
+        self.releases = Releases(config, self.fleet)
+        self.services = Services(config, self.fleet, self.book, self.releases)
+        self.metrics = Metrics(self.book, self.fleet)
+        self.clients: Members[ClientSide] = Members()
+        self.replies: Members[Reply] = Members()
+        self.draining = False
+        self._boot = clock.boot_id()
+        self._ledger = Appender(config.ledger) if config.ledger is not None else None
+        self._warming: set[asyncio.Task[object]] = set()
+
+    def client(self) -> ClientSide:
+        """The protocol of one accepted connection."""
+        config = self.config
+        return ClientSide(self.handle, config.limits, config.client_idle_s, self.clients)
+
+    # --------------------------------------------------------------------------- one request
+
+    async def handle(self, request: Request, reply: Reply, received_ns: int) -> None:
+        """Serve one request. Nothing escapes but the cancellation of a client that left."""
+        self.replies.add(reply)
+        try:
+            await self._route(request, reply, received_ns)
+        except RefusalError as refusal:
+            reply.refuse(refusal)
+        except Exception:
+            log.exception("defect while serving %s %s", request.method, request.path)
+            if reply.started:
+                reply.break_off()
+            else:
+                reply.refuse(RefusalError(500, "the proxy failed; its log says how"))
+        finally:
+            self.replies.discard(reply)
+
+    async def _route(self, request: Request, reply: Reply, received_ns: int) -> None:
+        path = request.path
+        if path == "/health":
+            self._health(reply)
+        elif path == "/metrics":
+            reply.whole(200, [(b"content-type", CONTENT_TYPE)], self.metrics.text())
+        elif path in SPLIT_PATHS and request.method == "POST":
+            await self._generate(request, reply, received_ns)
+        elif path in SPLIT_PATHS or path in _PASSED or path.startswith(_PASSED_UNDER):
+            await self._pass(request, reply, received_ns)
+        else:
+            raise RefusalError(404, f"{path[:200]} is not served here")
+
+    def _health(self, reply: Reply) -> None:
+        if self.draining:
+            raise RefusalError(503, "the proxy is draining")
+        pair = self.fleet.ready("prefill") and self.fleet.ready("decode")
+        if not pair and not self.fleet.ready("aggregated"):
+            raise RefusalError(503, "no engine is available")
+        reply.whole(200, [], b"")
+
+    async def _generate(self, request: Request, reply: Reply, received_ns: int) -> None:
+        asked = self._asked(request, Body.parse(request.body))
+        exchange = Exchange(self.services, asked, reply, Account(received_ns, self._boot))
+        alone = asked.body.alone_because() if self.config.prefill else None
+        with self._recorded(exchange, asked, reply, alone):
+            if self.config.prefill and alone is None:
+                await exchange.split()
+            else:
+                await exchange.direct(self._alone, asked.body.plain_or(request.body))
+
+    async def _pass(self, request: Request, reply: Reply, received_ns: int) -> None:
+        raw = request.body
+        body = Body({}, len(raw))
+        if raw and "json" in (request.header(b"content-type") or ""):
+            body = Body.parse(raw)
+            raw = body.plain_or(raw)
+        asked = self._asked(request, body)
+        exchange = Exchange(self.services, asked, reply, Account(received_ns, self._boot))
+        await exchange.direct(self._alone, raw)
+
+    @property
+    def _alone(self) -> EngineRole:
+        """Who serves what one engine must serve."""
+        return "aggregated" if self.config.aggregated else "decode"
+
+    def _asked(self, request: Request, body: Body) -> Asked:
+        request_id = request.header(b"x-request-id") or uuid.uuid4().hex
+        return Asked(
+            id=request_id,
+            method=request.method,
+            target=request.target,
+            headers=(*_for_engines(request), ("X-Request-Id", request_id)),
+            body=body,
+            ledger_comment=request.header(REQUEST_HEADER) is not None,
+        )
+
+    # --------------------------------------------------------------------------- the records
+
+    @contextlib.contextmanager
+    def _recorded(
+        self, exchange: Exchange, asked: Asked, reply: Reply, alone: str | None
+    ) -> Iterator[None]:
+        """Whatever the end of an exchange is, it gets its line."""
+        status, outcome = 0, "done"
+        if alone is not None:
+            self.metrics.alone.labels(alone).inc()
+        try:
+            yield
+        except RefusalError as refusal:
+            status, outcome = refusal.status, str(refusal)
+            raise
+        except asyncio.CancelledError:
+            outcome = "client gone"
+            self.metrics.gone.inc()
+            raise
+        except Exception:
+            outcome = "defect"
+            raise
+        finally:
+            exchange.account.end_ns = clock.now_ns()
+            if exchange.broken is not None:
+                outcome = str(exchange.broken)
+            note = _Note(asked, reply.status or status, outcome, alone)
+            self._write_when_settled(exchange, note)
+
+    def _write_when_settled(self, exchange: Exchange, note: _Note) -> None:
+        """The handoff's end belongs into the line, and a release may still be on its way."""
+        if exchange.release is None:
+            self._write(exchange, note)
+        else:
+            exchange.release.add_done_callback(lambda _: self._write(exchange, note))
+
+    def _write(self, exchange: Exchange, note: _Note) -> None:
+        ledger = exchange.ledger()
+        self.metrics.requests.labels(note.asked.target.partition("?")[0], note.status).inc()
+        self.metrics.first_token(ledger)
+        if self._ledger is not None:
+            self._ledger.append(
+                LedgerLine(
+                    id=note.asked.id,
+                    path=note.asked.target,
+                    status=note.status,
+                    outcome=note.outcome,
+                    prompt_bytes=note.asked.body.size,
+                    ledger=ledger,
+                    alone=note.alone,
+                )
+            )
+
+    # ------------------------------------------------------------------------- start and end
+
+    async def start(self) -> None:
+        """Find out who is there and warm every pair."""
+        await self.fleet.check_all()
+        await asyncio.gather(*(pair.warm() for pair in self._pairs() if pair.ready))
+        self.fleet.watch(self._returned)
+
+    def _pairs(self) -> list[Pair]:
+        return [
+            Pair(self.config, self.book, prefill, decode)
+            for prefill in self.fleet.of("prefill")
+            for decode in self.fleet.of("decode")
+        ]
+
+    def _returned(self, engine: Engine) -> None:
+        """An engine is back, perhaps as a new process: its pairs must shake hands again."""
+        for pair in self._pairs():
+            if pair.ready and engine in (pair.prefill, pair.decode):
+                task: asyncio.Task[object] = asyncio.get_running_loop().create_task(pair.warm())
+                self._warming.add(task)
+                task.add_done_callback(self._warming.discard)
+
+    async def drain(self) -> None:
+        """Answer what has begun, then return."""
+        self.draining = True
+        for client in self.clients:
+            client.drain()
+        await self.clients.none.wait()
+
+    async def idle(self) -> None:
+        """Until no request is being served."""
+        await self.replies.none.wait()
+
+    async def close(self) -> None:
+        """End what still runs; every handoff is released or counted before this returns."""
+        for client in self.clients:
+            client.stop()
+        await self.clients.none.wait()
+        await self.idle()
+        await self.releases.finish()
+        for task in self._warming:
+            task.cancel()
+        await asyncio.gather(*self._warming, return_exceptions=True)
+        await self.fleet.close()
+        if self._ledger is not None:
+            self._ledger.close()
+
+
+@dataclass(frozen=True)
+class _Note:
+    """What a ledger line says beside the ledger."""
+
+    asked: Asked
+    status: int
+    outcome: str
+    alone: str | None
+
+
+def _for_engines(request: Request) -> list[tuple[str, str]]:
+    """The client's headers less those of its connection, among them those it named itself."""
+    named = [value for name, value in request.headers if name == b"connection"]
+    own = {token.strip().lower() for value in named for token in value.split(b",")}
+    return [
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in request.headers
+        if name not in _NOT_FOR_ENGINES and name not in own
+    ]

@@ -1,0 +1,299 @@
+"""The fault table: what a client must see, and what the engines must end with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from tests.proxy.rig import Got, Rig, completion, expected, rig, soon
+
+from twolane.proxy.fault_engine import Behaviour, Fault, FaultEngine
+from twolane.proxy.ledger import LedgerLine
+from twolane.records import read_jsonl
+
+STATUSES = [400, 401, 404, 422, 429, 500, 503]
+
+
+def engines(r: Rig, leg: str) -> FaultEngine:
+    return {"prefill": r.prefill, "decode": r.decode, "aggregated": r.aggregated}[leg][0]
+
+
+def well_shaped(got: Got, status: int) -> None:
+    assert (got.status, got.complete) == (status, True)
+    error = got.json["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert b"127.0.0.1" not in got.body
+    assert b"remote_" not in got.body
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("leg", ["prefill", "decode"])
+async def test_statuses_are_kept_and_handoffs_released(leg: str, stream: bool, status: int) -> None:
+    async with rig() as r:
+        engines(r, leg).behaviour = Behaviour(status=status, retry_after="7")
+        got = await r.ask(completion(stream=stream))
+        well_shaped(got, status)
+        assert got.json["error"]["message"] == f"engine says {status}"
+        assert got.headers["retry-after"] == "7"
+        await r.settled()
+        assert r.proxy.book.ends["released"] == (leg == "decode")
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_retry_after_is_ours_where_the_engine_gave_none(status: int) -> None:
+    async with rig() as r:
+        r.p.behaviour = Behaviour(status=status)
+        assert (await r.ask(completion())).headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize("leg", ["prefill", "decode"])
+async def test_an_error_that_is_not_openai_shaped_tells_only_its_status(leg: str) -> None:
+    async with rig() as r:
+        engines(r, leg).behaviour = Behaviour(status=500, fault="html")
+        got = await r.ask(completion())
+        well_shaped(got, 500)
+        assert b"bad gateway" not in got.body
+
+
+P_FAULTS: list[tuple[Fault, int]] = [
+    ("reset", 502),
+    ("truncate", 502),
+    ("garbage", 502),
+    ("no_handoff", 502),
+    ("bad_handoff", 502),
+    ("hang", 504),
+]
+
+
+@pytest.mark.parametrize(("fault", "status"), P_FAULTS)
+async def test_a_broken_prefill_is_a_bad_gateway_and_decode_is_not_asked(
+    fault: Fault, status: int
+) -> None:
+    limits = {"answer_timeout_s": 0.05} if fault == "hang" else {}
+    async with rig(strands=fault == "truncate", **limits) as r:
+        r.p.behaviour = Behaviour(fault=fault)
+        well_shaped(await r.ask(completion(stream=True)), status)
+        assert not r.d.asked
+        if fault == "hang":
+            return
+        r.p.behaviour = Behaviour()
+        assert (await r.ask(completion())).text == expected()
+
+
+D_FAULTS: list[tuple[Fault, int]] = [("reset", 502), ("truncate", 502), ("hang", 504)]
+
+
+@pytest.mark.parametrize(("fault", "status"), D_FAULTS)
+async def test_a_broken_decode_is_a_bad_gateway(fault: Fault, status: int) -> None:
+    limits = {"answer_timeout_s": 0.05} if fault == "hang" else {}
+    async with rig(**limits) as r:
+        r.d.behaviour = Behaviour(fault=fault)
+        well_shaped(await r.ask(completion()), status)
+
+
+@pytest.mark.parametrize("aggregated", [0, 1])
+async def test_a_stream_that_breaks_says_so_and_does_not_end_as_if_complete(
+    aggregated: int,
+) -> None:
+    async with rig(1 - aggregated, 1 - aggregated, aggregated) as r:
+        engines(r, "aggregated" if aggregated else "decode").behaviour = Behaviour(fault="truncate")
+        got = await r.ask(completion(stream=True), x_twolane_ledger="1")
+    assert (got.status, got.complete) == (200, False)
+    *_, last = got.events
+    assert json.loads(last)["error"]["code"] == 502
+    assert b"[DONE]" not in got.body
+    assert any(c.startswith(b"twolane-ledger ") for c in got.comments)
+
+
+async def test_a_stream_that_falls_silent_is_ended() -> None:
+    async with rig(idle_timeout_s=0.05) as r:
+        r.d.behaviour = Behaviour(after_first=asyncio.Event())
+        got = await r.ask(completion(stream=True))
+        assert json.loads(got.events[-1])["error"]["code"] == 504
+        assert not got.complete
+        await soon(r.d.left)
+
+
+async def test_an_error_event_of_the_engine_passes() -> None:
+    async with rig() as r:
+        r.d.behaviour = Behaviour(fault="stream_error")
+        got = await r.ask(completion(stream=True))
+        assert json.loads(got.events[-2])["error"]["message"] == "KV load failed"
+        assert got.complete
+
+
+async def test_without_a_decode_engine_no_prefill_is_wasted() -> None:
+    async with rig() as r:
+        r.d.stop()
+        well_shaped(await r.ask(completion()), 503)  # found out by connecting: P was asked
+        well_shaped(await r.ask(completion()), 503)
+        assert len(r.p.asked) == 1
+        assert (await r.get("/health")).status == 503
+        await r.settled()
+        assert r.proxy.book.ends["expired"] == 1
+        r.store.held.clear()  # the lease
+
+
+async def test_a_refused_decode_is_replaced_with_the_same_handoff() -> None:
+    async with rig(decode=2) as r:
+        r.decode[0].stop()
+        for _ in range(3):
+            assert (await r.ask(completion())).text == expected()
+        assert len(r.decode[1].asked) == 3
+        assert len(r.p.asked) == 3
+
+
+async def test_a_refused_prefill_is_replaced() -> None:
+    async with rig(prefill=2) as r:
+        r.prefill[0].stop()
+        for _ in range(3):
+            assert (await r.ask(completion())).text == expected()
+        assert len(r.prefill[1].asked) == 3
+
+
+async def test_a_killed_engine_is_used_again_when_it_is_back() -> None:
+    async with rig(health_down_every_s=0.01) as r:
+        port = r.d.port
+        r.d.stop()
+        assert (await r.ask(completion())).status == 503
+        await r.settled()
+        r.store.held.clear()
+        warmed = len(r.d.seen)
+        await r.d.start(port)
+        async with asyncio.timeout(10):
+            while not r.proxy.fleet.ready("decode"):
+                await asyncio.sleep(0.005)
+        assert (await r.ask(completion())).text == expected()
+        async with asyncio.timeout(10):
+            while len(r.d.seen) < warmed + 2:  # the pair was warmed again
+                await asyncio.sleep(0.005)
+
+
+async def test_a_stale_handoff_is_not_read() -> None:
+    async with rig(handoff_age_s=-1.0) as r:
+        well_shaped(await r.ask(completion()), 503)
+        assert not r.d.asked
+        assert r.proxy.book.ends["expired"] == 1
+        r.store.held.clear()
+
+
+# ------------------------------------------------------------------------ the client that left
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("moment", ["at once", "in prefill", "p finishing"])
+async def test_client_gone_before_decode(moment: str, stream: bool) -> None:
+    async with rig() as r:
+        gate = asyncio.Event()
+        r.p.behaviour = Behaviour(first_byte=gate)
+        call = await r.call(completion(stream=stream))
+        if moment != "at once":
+            await soon(r.p.began)
+        if moment == "p finishing":
+            gate.set()
+            await asyncio.sleep(0)
+        call.leave()
+        await r.settled()
+        gate.set()
+    assert moment == "p finishing" or not r.d.asked
+
+
+async def test_client_gone_between_the_legs_releases_through_decode(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.jsonl"
+    async with rig(ledger=file) as r:
+        call = await r.call(completion())
+        held = asyncio.Event()
+        real = r.proxy.fleet.of("decode")[0].pool.acquire
+
+        async def slow_connect() -> object:
+            held.set()
+            await asyncio.Event().wait()
+            return None
+
+        r.proxy.fleet.of("decode")[0].pool.acquire = slow_connect  # type: ignore
+        await soon(held)
+        assert r.proxy.book.held == 1
+        call.leave()
+        await asyncio.sleep(0)
+        r.proxy.fleet.of("decode")[0].pool.acquire = real  # type: ignore
+        await r.settled()
+        assert r.proxy.book.ends == {"admitted": 1, "released": 1}
+        assert r.store.counts["rejected"] == 1
+        assert not r.d.asked
+    (line,) = read_jsonl(file, LedgerLine, [])
+    assert (line.outcome, line.ledger.handoff) == ("client gone", "released")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_client_gone_before_decode_answers(stream: bool) -> None:
+    async with rig() as r:
+        r.d.behaviour = Behaviour(first_byte=asyncio.Event())
+        call = await r.call(completion(stream=stream))
+        await soon(r.d.began)
+        call.leave()
+        await soon(r.d.left)
+        await r.settled()
+        assert r.proxy.book.ends == {"admitted": 2}
+
+
+async def test_client_gone_in_the_stream() -> None:
+    async with rig() as r:
+        r.d.behaviour = Behaviour(after_first=asyncio.Event())
+        call = await r.call(completion(stream=True))
+        await call.first()
+        call.leave()
+        await soon(r.d.left)
+
+
+async def test_stopping_the_proxy_releases_what_is_held() -> None:
+    async with rig() as r:
+        r.p.behaviour = Behaviour(first_byte=asyncio.Event())
+        r.d.behaviour = Behaviour(after_first=asyncio.Event())
+        calls = [await r.call(completion(stream=True)) for _ in range(3)]
+        await soon(r.p.began)
+        await r.proxy.close()
+        for call in calls:
+            assert not (await call.answer()).complete
+
+
+# ---------------------------------------------------------------------------------------- load
+
+
+async def test_a_thousand_streams_at_once() -> None:
+    async with rig() as r:
+        gate = asyncio.Event()
+        r.d.behaviour = Behaviour(after_first=gate)
+        calls = [await r.call(completion(f"p{i}", 3, stream=True)) for i in range(1000)]
+        for call in calls:
+            await call.first()
+        assert (r.d.in_flight, r.proxy.fleet.of("decode")[0].in_flight) == (1000, 1000)
+        gate.set()
+        for i, call in enumerate(calls):
+            assert (await call.answer()).text == expected(f"p{i}", 3)
+
+
+async def test_seven_megabytes() -> None:
+    prompt = 'the quick brown fox \\ "\n é' * 280_000
+    async with rig() as r:
+        assert (await r.ask(completion(prompt))).text == expected(prompt)
+        ids = list(range(1_000_000))
+        got = await r.ask(completion() | {"prompt": ids})
+        assert got.text == expected(json.dumps(ids))
+
+
+async def test_a_slow_reader_pauses_the_engine() -> None:
+    async with rig() as r:
+        r.d.behaviour = Behaviour(tokens_at_once=10_000)
+        call = await r.call(completion(tokens=1_000_000, stream=True))
+        await call.first()
+        call.connection.pause_reading()
+        reply = next(iter(r.proxy.replies))
+        async with asyncio.timeout(10):
+            while not reply.paused:
+                await asyncio.sleep(0.001)
+        call.connection.resume_reading()
+        assert (await call.answer()).text == expected(tokens=1_000_000)
