@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.proxy.rig import Got, Rig, completion, expected, rig, soon
@@ -73,7 +74,7 @@ P_FAULTS: list[tuple[Fault, int]] = [
 async def test_a_broken_prefill_is_a_bad_gateway_and_decode_is_not_asked(
     fault: Fault, status: int
 ) -> None:
-    limits = {"answer_timeout_s": 0.05} if fault == "hang" else {}
+    limits: dict[str, Any] = {"answer_timeout_s": 0.05} if fault == "hang" else {}
     async with rig(strands=fault == "truncate", **limits) as r:
         r.p.behaviour = Behaviour(fault=fault)
         well_shaped(await r.ask(completion(stream=True)), status)
@@ -89,7 +90,7 @@ D_FAULTS: list[tuple[Fault, int]] = [("reset", 502), ("truncate", 502), ("hang",
 
 @pytest.mark.parametrize(("fault", "status"), D_FAULTS)
 async def test_a_broken_decode_is_a_bad_gateway(fault: Fault, status: int) -> None:
-    limits = {"answer_timeout_s": 0.05} if fault == "hang" else {}
+    limits: dict[str, Any] = {"answer_timeout_s": 0.05} if fault == "hang" else {}
     async with rig(**limits) as r:
         r.d.behaviour = Behaviour(fault=fault)
         well_shaped(await r.ask(completion()), status)
