@@ -97,43 +97,64 @@ async def test_an_aggressor_that_is_not_in_the_way_is_not() -> None:
     assert (values["aggressor_ttft_ms"] or 0) >= 310
 
 
-async def test_stamps_are_close_to_the_truth_and_never_before_it() -> None:
-    async with serve(Pace(tokens_per_event=3)) as (engine, port):
-        driven = Driven(engine, port)
-        await driven.drive(SHOT)
-        late = [ms for r in driven.roles("victim") for ms in lateness_ms(engine, r)]
+@pytest.fixture(scope="module")
+def undisturbed() -> tuple[Driven, CellRun]:
+    """A whole interference cell whose aggressor disturbs nobody, three tokens an event."""
+
+    async def run() -> tuple[Driven, CellRun]:
+        async with serve(Pace(tokens_per_event=3)) as (engine, port):
+            driven = Driven(engine, port)
+            return driven, await driven.drive(SHOT)
+
+    return asyncio.run(run())
+
+
+def test_stamps_are_close_to_the_truth_and_never_before_it(
+    undisturbed: tuple[Driven, CellRun],
+) -> None:
+    driven, _ = undisturbed
+    late = [ms for r in driven.roles("victim") for ms in lateness_ms(driven.engine, r)]
     assert len(late) > 100
     assert min(late) > 0
     assert median(late) < 5
     assert {n for r in driven.roles("victim") for n in r.tokens} == {3}
 
 
-async def test_phases_come_in_order_and_victims_have_a_worker_of_their_own() -> None:
-    async with serve(Pace()) as (engine, port):
-        driven = Driven(engine, port)
-        run = await driven.drive(SHOT)
+def test_phases_come_in_order(undisturbed: tuple[Driven, CellRun]) -> None:
+    driven, run = undisturbed
     phases = list(dict.fromkeys(told.phase for told in driven.told))
     assert phases == [
         f"{shot}: {phase}"
         for shot in ("null shot", "shot 1 of 1")
         for phase in ("quiet", "hit", "recovery")
     ]
-    assert {r.worker for r in driven.roles("victim")} == {1}
-    assert {r.worker for r in driven.roles("aggressor", "null")} == {0}
-    assert {r.finish_reason for r in driven.roles("victim")} == {"stopped_by_client"}
     assert run.lag_p99_ms is not None
 
 
-async def test_every_victim_streams_for_the_whole_quiet_phase() -> None:
-    async with serve(Pace()) as (engine, port):
-        driven = Driven(engine, port)
-        await driven.drive(SHOT)
-    for victim in stats.victims(driven.requests):
+def test_victims_have_a_worker_of_their_own(undisturbed: tuple[Driven, CellRun]) -> None:
+    driven, _ = undisturbed
+    assert {r.worker for r in driven.roles("victim")} == {1}
+    assert {r.worker for r in driven.roles("aggressor", "null")} == {0}
+    assert {r.finish_reason for r in driven.roles("victim")} == {"stopped_by_client"}
+
+
+def test_every_phase_has_its_length(undisturbed: tuple[Driven, CellRun]) -> None:
+    driven, _ = undisturbed
+    victims = stats.victims(driven.requests)
+    assert len(victims) == 4
+    for victim in victims:
         assert stats.seconds_of(victim.phases.quiet) >= SHOT.quiet_s
         hit_s = stats.seconds_of(victim.phases.hit)
         assert not victim.null or hit_s == pytest.approx(SHOT.null_s, abs=0.1)
         watched = (victim.phases.end_ns - victim.phases.recovery_ns) / NS
         assert watched >= SHOT.recovery_s
+
+
+def test_the_rates_told_are_the_victims(undisturbed: tuple[Driven, CellRun]) -> None:
+    driven, _ = undisturbed
+    told = [progress.rates for progress in driven.told if any(progress.rates)]
+    assert told
+    assert {len(rates) for rates in told} == {2}
 
 
 async def test_a_victim_that_ends_by_itself_ends_the_cell() -> None:
@@ -269,6 +290,20 @@ async def test_what_an_engine_breaks_is_told(pace: Pace, says: str) -> None:
     assert says in (got[0].error or "")
 
 
+async def test_a_chat_is_driven_too() -> None:
+    async with serve(Pace(tokens_per_event=2)) as (engine, port):
+        got: list[Request] = []
+        await ask(
+            [Question("abcdefgh", 8, 6)],
+            Target("127.0.0.1", port, "golden", endpoint="chat"),
+            cell="x",
+            record=got.append,
+            progress=lambda _: None,
+        )
+    assert (got[0].text, got[0].output_tokens, got[0].tokens) == ("abcdef", 6, [2, 2, 2])
+    assert lateness_ms(engine, got[0])[0] > 0
+
+
 # ---------------------------------------------------------------------------- worker processes
 
 
@@ -288,6 +323,22 @@ async def test_a_killed_worker_ends_the_cell_with_a_reason_and_the_data_so_far()
         run = await driven.drive(SHOT)
     assert run.problem == "load worker 1 died (signal 9)"
     assert {r.shot for r in driven.requests} == {0}
+    assert workers_of(os.getpid()) == []
+
+
+async def test_a_record_that_cannot_be_kept_ends_the_drive() -> None:
+    def full(request: Request) -> None:
+        raise OSError(28, "No space left on device")
+
+    async with serve(Pace()) as (_, port):
+        with pytest.raises(OSError, match="No space left"):
+            await ask(
+                [Question("abcd", 4, 2)],
+                Target("127.0.0.1", port, "golden"),
+                cell="x",
+                record=full,
+                progress=lambda _: None,
+            )
     assert workers_of(os.getpid()) == []
 
 

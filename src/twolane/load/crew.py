@@ -45,6 +45,9 @@ GOODBYE_S: Final = 5.0
 MOST_OF_A_TRACEBACK: Final = 2000
 
 
+_report = msgspec.json.Decoder(Report).decode
+
+
 class WorkerLostError(Exception):
     """A worker process ended before its work did; the text says which one and how."""
 
@@ -73,6 +76,7 @@ class Crew:
         self._readers: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
         self._lost: str | None = None
+        self._failure: Exception | None = None
         self._closing = False
         self.begun = 0
         self.ready: set[int] = set()
@@ -128,9 +132,12 @@ class Crew:
     async def until(self, true: Callable[[], bool], by_ns: int | None = None) -> bool:
         """Wait until `true()`, at most until `by_ns`; returns `true()`.
 
-        Raises WorkerLostError as soon as a worker has died.
+        Raises WorkerLostError as soon as a worker has died, and whatever `record` or `tell`
+        raised.
         """
-        while not true():
+        while not true() or self._failure is not None:
+            if self._failure is not None:
+                raise self._failure
             if self._lost is not None:
                 raise WorkerLostError(self._lost)
             left = None if by_ns is None else (by_ns - clock.now_ns()) / NS
@@ -163,12 +170,17 @@ class Crew:
         self.order(number, Begin(worker=number, target=self._target, seed=self._seed))
 
     async def _read(self, number: int, worker: asyncio.subprocess.Process) -> None:
+        """Hear one worker out; how it ended is noted for whoever waits, never lost."""
         assert worker.stdout is not None
         assert worker.stderr is not None
-        decode = msgspec.json.Decoder(Report).decode
         complaints = asyncio.create_task(worker.stderr.read())
-        while (line := await worker.stdout.readline()).endswith(b"\n"):
-            self._hear(decode(line))
+        try:
+            while (line := await worker.stdout.readline()).endswith(b"\n"):
+                self._hear(_report(line))
+        except Exception as error:  # of `record` and `tell` too: the driver must not go on
+            self._failure = error
+            self._news.set()
+            worker.kill()
         code = await worker.wait()
         said = (await complaints).decode("utf-8", "replace")[-MOST_OF_A_TRACEBACK:].strip()
         if not self._closing:

@@ -24,7 +24,7 @@ __all__ = ["CellRun", "Progress", "Question", "Target", "ask", "drive"]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a cell stands. `rates` are tokens/s over the last moments: of each victim, or of
+    """Where a cell stands. `rates` are tokens/s over the last second: of each victim, or of
     the whole grid as one number."""
 
     phase: str

@@ -117,7 +117,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True, tag="rates"):
-    """Tokens a second since the last report: of every victim, or of a whole loop, which also
+    """Tokens a second over the last second: of every victim, or of a whole loop, which also
     says its phase and how many of `total` requests are done."""
 
     rates: list[float]

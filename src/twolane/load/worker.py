@@ -14,6 +14,7 @@ import gc
 import os
 import signal
 import sys
+from collections import deque
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final
@@ -59,7 +60,6 @@ class Worker:
         self._prepared: dict[int, Prepared] = {}
         self._loop: Loop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._counted: dict[int, int] = {}
         self._late_ns: list[int] = []
 
     def report(self, report: Report) -> None:
@@ -119,27 +119,29 @@ class Worker:
     # ----------------------------------------------------------------- watching itself
 
     async def tell_rates(self) -> None:
-        before = clock.now_ns()
+        """Report twice a second, over the last second."""
+        past: deque[tuple[int, dict[int, int]]] = deque([(clock.now_ns(), {})], maxlen=2)
         while True:
             await asyncio.sleep(RATES_PERIOD_S)
-            now = clock.now_ns()
-            self.report(self._rates((now - before) / NS))
-            before = now
+            now_ns = clock.now_ns()
+            counts = {key: stream.counted for key, stream in sorted(self._sender.open.items())}
+            then_ns, before = past[0]
+            seconds = (now_ns - then_ns) / NS
+            self.report(
+                self._rates({k: (n - before.get(k, 0)) / seconds for k, n in counts.items()})
+            )
+            past.append((now_ns, counts))
 
-    def _rates(self, seconds: float) -> Rates:
-        streams = sorted(self._sender.open.items())
-        counts = {key: stream.counted for key, stream in streams}
-        rate = {key: (n - self._counted.get(key, 0)) / seconds for key, n in counts.items()}
-        self._counted = counts
-        if self._loop is None:
-            return Rates(rates=[rate[key] for key, open_ in streams if open_.ask.role == "victim"])
-        total = self._loop.cell.requests
-        return Rates(
-            rates=[sum(rate.values())],
-            done=self._loop.completed,
-            total=total,
-            phase=self._loop.phase,
-        )
+    def _rates(self, rate: dict[int, float]) -> Rates:
+        if self._loop is not None:
+            return Rates(
+                rates=[sum(rate.values())],
+                done=self._loop.completed,
+                total=self._loop.cell.requests,
+                phase=self._loop.phase,
+            )
+        streams = self._sender.open
+        return Rates(rates=[r for key, r in rate.items() if streams[key].ask.role == "victim"])
 
     async def watch_lag(self) -> None:
         """Measure how much later than asked a timer comes back."""
