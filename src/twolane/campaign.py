@@ -14,6 +14,7 @@ from pathlib import Path
 
 from twolane import devices, plan
 from twolane.analysis.stats import summarise
+from twolane.clock import now_ns
 from twolane.config import Campaign
 from twolane.engines import ports
 from twolane.engines.fleet import Fleet
@@ -68,6 +69,8 @@ async def run(campaign: Campaign, results: Path, told: Told) -> Outcome:
             journal.append(event)
             told(event)
 
+        if why := devices.busy():
+            tell(Event(t_ns=now_ns(), run="", step="note", text=why))
         for step in planned:
             metas.append(await one(campaign, step, folder, tell, total=len(planned)))
     return Outcome(folder, tuple(metas))

@@ -62,8 +62,23 @@ def describe() -> dict[str, Any]:
         "cores": sorted(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release(),
+        "load_1m": round(os.getloadavg()[0], 2),
         "gpus": [asdict(g) for g in gpus()],
     }
+
+
+def busy() -> str:
+    """Why times taken on this host now would be noise; empty if nothing speaks for it.
+
+    Half a core's worth of others' work halves what a pinned engine gets in some of its steps.
+    """
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load <= 0.5:
+        return ""
+    return (
+        f"this host is busy (load {load:.1f} on {cores} cores): pauses and rates will be noisier; "
+        "close other programs for better numbers"
+    )
 
 
 def _cpu_model() -> str:
