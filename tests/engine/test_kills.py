@@ -72,6 +72,7 @@ def test_nothing_is_left(tmp_path: Path, number: signal.Signals, turn: int) -> N
     try:
         demo.wait(timeout=moment)
     except subprocess.TimeoutExpired:
+        assert demo.pid in remaining(tmp_path), "the search itself finds nothing"
         demo.send_signal(number)
     deadline = time.monotonic() + LEFT_ALONE_S
     while time.monotonic() < deadline and (remaining(tmp_path) or demo.poll() is None):

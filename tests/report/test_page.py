@@ -74,7 +74,7 @@ def test_an_excluded_figure_is_struck_and_its_reason_is_in_words(tmp_path: Path)
 def test_disagreeing_greedy_text_is_shown_and_excludes_the_arm(tmp_path: Path) -> None:
     page = html(load(make(tmp_path / "r", spoil_greedy="split_1p1d")))
     assert "19 of 20 equal" in page
-    assert page.count('<s class="value">') == 8
+    assert page.count('<s class="value">') == 9
     assert "greedy output differs from" in page
 
 

@@ -97,7 +97,7 @@ def test_one_arm_alone_compares_with_nothing(tmp_path: Path) -> None:
 def test_the_terminal_table_fits_and_marks_what_is_excluded(tmp_path: Path) -> None:
     codes = {"copies_256": {GRID.id: [Code(code="INFLIGHT", why="3.1 of 4")]}}
     out = io.StringIO()
-    Console(file=out, width=100).print(table(load(make(tmp_path / "r", codes=codes))))
+    Console(file=out, width=80).print(table(load(make(tmp_path / "r", codes=codes))))
     text = out.getvalue()
     (worst,) = [line for line in text.splitlines() if "Worst pause" in line]
     assert worst.split()[-4:] == ["2,206", "310", "46.0", "ms"]

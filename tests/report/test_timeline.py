@@ -95,11 +95,11 @@ def test_an_axis_has_a_handful_of_round_ticks(span: float) -> None:
 def test_every_pause_of_the_hit_is_a_tick_and_the_client_is_beside(
     panels: dict[str, list[Panel]],
 ) -> None:
-    words = {arm: arm for arm in panels}
-    rows = waits.rows([p for several in panels.values() for p in several], words)
+    rows = waits.rows([p for several in panels.values() for p in several])
     assert [round(row.worst_ms) for row in rows] == [2206, 310, 46]
     assert all(18 < (row.client_ms or 0) < 20 for row in rows)
-    shown = waits.figure(rows, 54.0)
+    assert [len(row.stalled_ms) for row in rows] == [3, 16, 0]
+    shown = waits.figure(rows)
     assert shown.count('class="stalled"') == 3
     assert "2,206" in shown
 

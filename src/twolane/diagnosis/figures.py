@@ -16,26 +16,25 @@ from twolane.errors import QuestionError
 
 MOST_INTERVALS = 4096
 MB = 1_000_000
-NUMBER = r"([\d.]+)"
+NUMBER = r"([\d.]{1,40})"
+COUNT = r"(\d{1,18})"
 
 STATS = re.compile(
     rf"(?:Engine \d+|\d+ Engines Aggregated): Avg prompt throughput: {NUMBER} tokens/s, "
-    rf"Avg generation throughput: {NUMBER} tokens/s, Running: (\d{1, 18}) reqs, Waiting: (\d{1, 18}) reqs"
-    r"(?:, Deferred: \d+ reqs)?(?:, KV fetch: (\d{1,18}) waiting to start, (\d{1,18}) in progress, "
-    rf"\d+ completed waiting)?(?:, Preemptions: (\d{1, 18}))?, (\w+) KV cache usage: {NUMBER}%"
+    rf"Avg generation throughput: {NUMBER} tokens/s, Running: {COUNT} reqs, Waiting: {COUNT} reqs"
+    rf"(?:, Deferred: \d+ reqs)?(?:, KV fetch: {COUNT} waiting to start, {COUNT} in progress, "
+    rf"\d+ completed waiting)?(?:, Preemptions: {COUNT})?, (\w+) KV cache usage: {NUMBER}%"
 )
 EXTERNAL = re.compile(rf"External prefix cache hit rate: {NUMBER}%")
 NIXL = re.compile(
-    rf"KV Transfer metrics: Num successful transfers=(\d{1, 18}), Avg xfer time \(ms\)={NUMBER}, "
+    rf"KV Transfer metrics: Num successful transfers={COUNT}, Avg xfer time \(ms\)={NUMBER}, "
     rf"P90 xfer time \(ms\)={NUMBER}, Avg post time \(ms\)={NUMBER}, P90 post time "
     rf"\(ms\)={NUMBER}, Avg MB per transfer={NUMBER}, Throughput \(MB/s\)={NUMBER}, "
-    rf"Avg number of descriptors={NUMBER}, Num failed transfers=(\d{1, 18}), Num KV expired "
-    r"reqs=(\d{1,18}), Num notifs after expiry=(\d{1,18})"
+    rf"Avg number of descriptors={NUMBER}, Num failed transfers={COUNT}, Num KV expired "
+    rf"reqs={COUNT}, Num notifs after expiry={COUNT}"
 )
-SPEC = re.compile(
-    r"SpecDecoding metrics: .*Accepted: (\d{1,18}) tokens, Drafted: (\d{1,18}) tokens"
-)
-BUDGET = re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d{1,18})")
+SPEC = re.compile(rf"SpecDecoding metrics: .*Accepted: {COUNT} tokens, Drafted: {COUNT} tokens")
+BUDGET = re.compile(rf"Chunked prefill is enabled with max_num_batched_tokens={COUNT}")
 DEVICE = re.compile(r"(GPU|CPU) KV cache size")
 
 

@@ -75,6 +75,7 @@ class Chunk:
         self.start = start
         self.first = first
         self.pattern = EVERY_FIGURE if sampled else FAILURES_ONLY
+        self._counted = (start, first)  # a place and the number of the line that begins there
 
     def starts(self) -> list[int]:
         """Where the lines worth reading begin; the byte before data[start] is a newline."""
@@ -86,7 +87,11 @@ class Chunk:
         return self.data[start : end if end >= 0 else start + LONGEST]
 
     def line(self, start: int) -> Line:
-        return split(self.raw(start), self.first + self.data.count(b"\n", self.start, start), start)
+        """The line at `start`; cheapest in ascending order, since lines are counted on the way."""
+        place, number = self._counted if start >= self._counted[0] else (self.start, self.first)
+        number += self.data.count(b"\n", place, start)
+        self._counted = (start, number)
+        return split(self.raw(start), number, start)
 
     def before(self, line: Line, most: int) -> list[str]:
         """Up to `most` texts that the same process wrote before `line`, oldest first."""

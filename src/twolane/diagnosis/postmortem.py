@@ -15,7 +15,7 @@ import msgspec
 from twolane.diagnosis import figures
 from twolane.diagnosis.catalogue import RULES
 from twolane.diagnosis.deployment import Deployment, Engine
-from twolane.diagnosis.findings import SYMPTOM, WORST_FIRST, Diagnosis, Finding
+from twolane.diagnosis.findings import SYMPTOM, WORST_FIRST, Diagnosis, Finding, Severity
 from twolane.diagnosis.preflight import check
 from twolane.diagnosis.reading import Reading
 from twolane.diagnosis.rule import Context, Match, Rule
@@ -130,6 +130,7 @@ def from_matches(rule: Rule, found: list[Match], count: int, context: Context) -
         fix=told,
         evidence=lines[:MOST_EVIDENCE],
         count=count,
+        severity=rule.log_severity,
     )
 
 
@@ -139,11 +140,18 @@ def where(match: Match) -> str:
 
 
 def finding_of(
-    rule: Rule, where: str, *, value: str, fix: str, evidence: list[str], count: int = 1
+    rule: Rule,
+    where: str,
+    *,
+    value: str,
+    fix: str,
+    evidence: list[str],
+    count: int = 1,
+    severity: Severity | None = None,
 ) -> Finding:
     return Finding(
         rule=rule.id,
-        severity=rule.severity,
+        severity=severity or rule.severity,
         where=where,
         title=rule.title,
         value=value,

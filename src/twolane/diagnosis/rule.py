@@ -62,6 +62,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     when: str = ""  # the condition in words, for docs/rules.md
     rank: int = CAUSE
     log: tuple[str, ...] = ()
+    log_severity: Severity | None = None  # where a log line alone weighs less than the check
     over_lines: str = ""  # a pattern may span two lines; the second one has this in it
     starting: bool = False  # means nothing while the engine still starts
     unless: tuple[str, ...] = ()  # says nothing where one of these fired

@@ -55,6 +55,14 @@ INTERFERENCE = (
         compared=False,
     ),
     Metric(
+        "quiet_rate_tok_s",
+        "Speed of a reader before it",
+        "tokens/s",
+        "tokens received in the quiet phase / its duration, median over victims and shots: arms "
+        "that differ here were not read under the same conditions",
+        lower_is_better=False,
+    ),
+    Metric(
         "aggressor_ttft_ms",
         "First token of the long prompt",
         "ms",

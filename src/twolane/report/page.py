@@ -132,17 +132,16 @@ def _streams(facts: Facts, words: dict[str, str]) -> Markup:
     shown = [*first, *([null] if null else [])]
     axis = timeline.Axis.over(shown)
     rest = [p for p in every if p not in shown and not p.null]
-    pauses = waits.rows(every, words)
-    threshold = max(s.threshold_ms for p in every for s in p.strips)
+    pauses = waits.rows(every)
     return join(
-        _caption(cell, threshold),
+        _caption(cell),
         timeline.figure(shown, axis, words),
         timeline.as_table(every, "The same in numbers, every shot of every run"),
         _others(rest, words),
         el("h3", "Every pause while the long prompt was prefilled"),
-        el("p", _waits_caption(threshold), class_="lede"),
-        waits.figure(pauses, threshold),
-        waits.as_table(pauses, threshold, "The same in numbers"),
+        el("p", _WAITS, class_="lede"),
+        waits.figure(pauses),
+        waits.as_table(pauses, "The same in numbers"),
     )
 
 
@@ -153,22 +152,22 @@ def _first_shots(panels: list[timeline.Panel], arms: tuple[str, ...]) -> list[ti
     return [panel for panel in found if panel]
 
 
-def _caption(cell: InterferenceCell, threshold_ms: float) -> Markup:
+def _caption(cell: InterferenceCell) -> Markup:
     text = (
         f"Each strip is one reader\u2019s stream; its height is the speed at which tokens arrive, "
         f"so its area is tokens. In the shaded time a {cell.prompt:,}-token prompt is being "
-        f"prefilled. A hole with a red floor is a stall: a pause longer than {threshold_ms:,.0f} "
-        f"ms; thin lines in it are single tokens. Shown is the first shot of each arm."
+        f"prefilled. A hole with a red floor is a stall: a pause longer than 50 ms and than three "
+        f"times the reader\u2019s usual gap; thin lines in it are single tokens. Shown is "
+        f"the first shot of each arm."
     )
     return el("p", text, class_="lede")
 
 
-def _waits_caption(threshold_ms: float) -> str:
-    return (
-        "One tick a pause between two tokens of a reader, all shots and blocks. Red ticks lie "
-        f"past the stall threshold ({threshold_ms:,.0f} ms, dashed); the thick tick is the worst "
-        "pause of the null run, which the client adds by itself."
-    )
+_WAITS = (
+    "One tick a pause between two tokens of a reader, all shots and blocks. Red ticks are stalls "
+    "(the threshold is dashed); the thick tick is the worst pause of the null run, which the "
+    "client adds by itself."
+)
 
 
 def _others(panels: list[timeline.Panel], words: dict[str, str]) -> Markup | None:

@@ -19,7 +19,7 @@ from twolane.records import AnyCell, InterferenceCell
 from twolane.report.facts import Facts, Figure, descriptions, shown
 from twolane.report.metrics import GRID, INTERFERENCE, Metric, number, ratio, spoken, unit_for
 
-WORST, NULL, _, _, LONG_TTFT = INTERFERENCE
+WORST, NULL, LONG_TTFT = INTERFERENCE[0], INTERFERENCE[1], INTERFERENCE[-1]
 # A worst pause up to this multiple of the client's own cannot be told from it.
 _CLIENT_REACH = 1.5
 
@@ -204,9 +204,9 @@ def table(results: Results) -> Table:
     """Figures by cell and metric, one column an arm; excluded figures struck, codes beside."""
     facts = Facts(results)
     drawn = Table(pad_edge=False, box=None, header_style="bold")
-    drawn.add_column("", no_wrap=True)
+    drawn.add_column("", min_width=32)
     for arm in facts.arms:
-        drawn.add_column(arm, justify="right")
+        drawn.add_column(arm, justify="right", no_wrap=True)
     drawn.add_column("", style="dim")
     for cell in facts.cells:
         if metrics := shown(cell):
@@ -226,5 +226,5 @@ def _text(figure: Figure, factor: float) -> Text:
     value = None if figure.value is None else figure.value * factor
     if not figure.excluded:
         return Text(number(value))
-    codes = ",".join(dict.fromkeys(code.code for code in figure.codes))
-    return Text.assemble((number(value), "strike dim"), (f" {codes}", "yellow"))
+    codes = "\n".join(dict.fromkeys(code.code for code in figure.codes))
+    return Text.assemble((number(value), "strike dim"), (f"\n{codes}", "yellow"))

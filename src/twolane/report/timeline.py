@@ -197,12 +197,19 @@ def _drawn(panel: Panel, axis: Axis, words: dict[str, str], full: float) -> Mark
             "div",
             el("div", el("span", what), class_="hit", style=shade),
             el("span", "quiet", class_="phase"),
-            el("span", "recovery", class_="phase last"),
+            _recovery(left, right),
             [_strip_drawn(strip, axis, full) for strip in panel.strips],
             class_="strips",
         ),
         class_="panel null" if panel.null else "panel",
     )
+
+
+def _recovery(hit: float, answered: float) -> Markup | None:
+    """The third phase's name, after the second's, which is no wider than a fourth of a phone."""
+    at = max(answered, hit + 0.25)
+    style = f"left:calc({at * 100:.3f}% + 0.4rem)"
+    return el("span", "recovery", class_="phase", style=style) if at < 0.84 else None
 
 
 def _strip_drawn(strip: Strip, axis: Axis, full: float) -> Markup:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from twolane.analysis.stats import median
 from twolane.report.markup import Markup, details, el, scroll, table
 from twolane.report.metrics import number, spoken
-from twolane.report.timeline import Panel
+from twolane.report.timeline import Panel, Strip
 
 WIDTH = 1000
 
@@ -51,62 +51,76 @@ def _round_below(value: float) -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """One arm's pauses, and what its null run showed."""
+    """One arm's pauses, those past their own stream's threshold apart, and its null run's worst.
+
+    `threshold_ms` is the largest of the streams' thresholds.
+    """
 
     arm: str
-    words: str
-    pauses_ms: tuple[float, ...]
+    flowing_ms: tuple[float, ...]
+    stalled_ms: tuple[float, ...]
+    threshold_ms: float
     client_ms: float | None
+
+    @property
+    def pauses_ms(self) -> tuple[float, ...]:
+        return self.flowing_ms + self.stalled_ms
 
     @property
     def worst_ms(self) -> float:
         return max(self.pauses_ms, default=0.0)
 
 
-def rows(panels: Sequence[Panel], words: dict[str, str]) -> list[Row]:
+def rows(panels: Sequence[Panel]) -> list[Row]:
     """One row an arm, in order, over all the shots given."""
-    found = []
-    for arm in dict.fromkeys(panel.arm for panel in panels):
-        mine = [panel for panel in panels if panel.arm == arm]
-        pauses = tuple(ms for p in mine if not p.null for ms in _pauses(p))
-        alone = [ms for p in mine if p.null for ms in _pauses(p)]
-        found.append(Row(arm, words[arm], pauses, max(alone, default=None)))
-    return found
+    return [
+        _row([p for p in panels if p.arm == arm]) for arm in dict.fromkeys(p.arm for p in panels)
+    ]
 
 
-def _pauses(panel: Panel) -> list[float]:
+def _row(panels: Sequence[Panel]) -> Row:
+    strips = [(panel, strip) for panel in panels if not panel.null for strip in panel.strips]
+    pauses = [(ms, strip.threshold_ms) for panel, strip in strips for ms in _pauses(panel, strip)]
+    alone = [ms for p in panels if p.null for strip in p.strips for ms in _pauses(p, strip)]
+    return Row(
+        arm=panels[0].arm,
+        flowing_ms=tuple(ms for ms, threshold in pauses if ms <= threshold),
+        stalled_ms=tuple(ms for ms, threshold in pauses if ms > threshold),
+        threshold_ms=max((strip.threshold_ms for _, strip in strips), default=0.0),
+        client_ms=max(alone, default=None),
+    )
+
+
+def _pauses(panel: Panel, strip: Strip) -> list[float]:
     """Lengths in ms of the gaps that overlap the hit."""
     return [
         (step.end_s - step.start_s) * 1e3
-        for strip in panel.strips
         for step in strip.steps
         if step.end_s > 0 and step.start_s < panel.hit_s
     ]
 
 
-def figure(rows: Sequence[Row], threshold_ms: float) -> Markup:
+def figure(rows: Sequence[Row]) -> Markup:
     axis = LogAxis.over(ms for row in rows for ms in (*row.pauses_ms, row.client_ms or 0.0))
     return el(
         "div",
-        [_drawn(row, axis, threshold_ms) for row in rows],
+        [_drawn(row, axis) for row in rows],
         _axis(axis),
         class_="waits",
     )
 
 
-def _drawn(row: Row, axis: LogAxis, threshold_ms: float) -> Markup:
+def _drawn(row: Row, axis: LogAxis) -> Markup:
     said = (
         f"{row.arm}: {len(row.pauses_ms)} pauses, worst {spoken(row.worst_ms, 'ms')}, "
         f"client alone {spoken(row.client_ms, 'ms')}"
     )
-    over = [ms for ms in row.pauses_ms if ms > threshold_ms]
-    under = [ms for ms in row.pauses_ms if ms <= threshold_ms]
     client = el("path", d=_ticks([row.client_ms], axis), class_="client") if row.client_ms else None
     svg = el(
         "svg",
         el("title", said),
-        el("path", d=_ticks(under, axis), class_="flowing"),
-        el("path", d=_ticks(over, axis), class_="stalled"),
+        el("path", d=_ticks(row.flowing_ms, axis), class_="flowing"),
+        el("path", d=_ticks(row.stalled_ms, axis), class_="stalled"),
         client,
         viewBox=f"0 0 {WIDTH} 10",
         preserveAspectRatio="none",
@@ -119,7 +133,7 @@ def _drawn(row: Row, axis: LogAxis, threshold_ms: float) -> Markup:
         class_="mark",
         style=f"left:{axis.percent(row.worst_ms)}",
     )
-    limit = el("i", class_="limit", style=f"left:{axis.percent(threshold_ms)}")
+    limit = el("i", class_="limit", style=f"left:{axis.percent(row.threshold_ms)}")
     name = el("span", row.arm, class_="arm")
     return el("div", name, el("div", limit, svg, worst, class_="lane"), class_="row")
 
@@ -142,15 +156,24 @@ def _axis(axis: LogAxis) -> Markup:
     return el("div", el("div", ticks, class_="ticks"), class_="axis", aria_hidden="true")
 
 
-def as_table(rows: Sequence[Row], threshold_ms: float, summary: str) -> Markup:
-    head = ("arm", "pauses", "median, ms", "worst, ms", "past the threshold", "client alone, ms")
+def as_table(rows: Sequence[Row], summary: str) -> Markup:
+    head = (
+        "arm",
+        "pauses",
+        "median, ms",
+        "worst, ms",
+        "stalls",
+        "threshold, ms",
+        "client alone, ms",
+    )
     cells = [
         (
             row.arm,
             str(len(row.pauses_ms)),
             number(median(row.pauses_ms)),
             number(row.worst_ms),
-            str(sum(ms > threshold_ms for ms in row.pauses_ms)),
+            str(len(row.stalled_ms)),
+            number(row.threshold_ms),
             number(row.client_ms),
         )
         for row in rows

@@ -246,7 +246,8 @@ RULES = (
         confirmed="source",
         seen="config/vllm.py",
         rank=AFTERMATH,
-        log=(r"Enforce eager set, disabling torch\.compile(,| and) CUDAGraphs",),
+        log=(r"Enforce eager set, disabling torch\.compile(?:,| and) CUDAGraphs",),
+        log_severity="info",
         engine=eager_decode,
     ),
     Rule(

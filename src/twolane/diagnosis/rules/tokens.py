@@ -337,7 +337,7 @@ RULES = (
         log=(
             (
                 r"User-specified max_model_len \((\d+)\) is greater than the derived"
-                r" max_model_len \(\w+=(\d{1,18}).* VLLM_ALLOW_LONG_MAX_MODEL_LEN must be used with extreme"
+                r" max_model_len \(\w+=(\d{1,18}).* VLLM_ALLOW_LONG_MAX_MODEL_LEN must be used"
             ),
         ),
         engine=too_long_silenced,
