@@ -58,6 +58,7 @@ class Arm:
     ttft_ms: float  # of a short prompt
     tpot_ms: float
     split: bool = False
+    beat: float = 1.0  # its readers' quiet gap, as a multiple of QUIET_MS
 
 
 def _chunks(count: int, last_ms: float) -> tuple[float, ...]:
@@ -224,7 +225,8 @@ class Maker:
 
     def _beat_ms(self, *, hurt: bool) -> float:
         worst = 19.4 if not hurt else 18.9
-        return min(worst, QUIET_MS * self.slow + abs(self.rng.gauss(0.0, 0.45)))
+        usual = QUIET_MS * self.slow + abs(self.rng.gauss(0.0, 0.45))
+        return min(worst, usual) * self.arm.beat
 
     def _aggressor(self, shot: int, hit: int, answered: int) -> Request:
         if shot == 0:

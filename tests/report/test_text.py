@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import shutil
 from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.report.synthetic import GRID, INTERFERENCE, make
+from tests.report.synthetic import ARMS, GRID, INTERFERENCE, make
 
 from twolane.analysis.results import load
 from twolane.records import Code
@@ -73,6 +74,14 @@ def test_a_run_that_did_not_end_well_is_named(tmp_path: Path) -> None:
     text = (run / "run.json").read_text().replace('"status": "done"', '"status": "failed"')
     (run / "run.json").write_text(text)
     assert said(folder).endswith("Not finished: 1 of 3 runs (copies_256 failed).")
+
+
+def test_readers_of_unequal_speed_are_a_warning(tmp_path: Path) -> None:
+    slow = dataclasses.replace(ARMS[2], beat=2.5)
+    sentence = said(make(tmp_path / "r", arms=(*ARMS[:2], slow)))
+    assert "Beware: before the prompt came, the readers got" in sentence
+    assert "22.2 (split_1p1d) tokens/s" in sentence
+    assert "Beware" not in said(make(tmp_path / "equal"))
 
 
 def test_a_folder_without_a_readable_run_says_so(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from twolane.analysis.results import Results, Run
 from twolane.records import EngineMeta
 from twolane.report.facts import budget_of
 from twolane.report.markup import Markup, details, el, join, scroll, table
-from twolane.report.metrics import number
+from twolane.report.metrics import day, number
 
 
 def machine(results: Results) -> Markup:
@@ -21,7 +21,7 @@ def machine(results: Results) -> Markup:
         "campaign": results.campaign,
         "model": f"{first.model}, context {first.context:,} tokens",
         "runs": f"{len(results.runs)}, blocks: {len(results.blocks)}",
-        "started": first.started_at,
+        "started": day(first.started_at),
         "config hash": first.config_hash,
         **dict(map(_fact, first.host.items())),
     }

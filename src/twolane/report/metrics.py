@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 
 @dataclass(frozen=True)
@@ -135,3 +136,11 @@ def ratio(value: float) -> str:
     """A ratio with the digits that its size deserves: `0.021x`, `1.08x`, `12.3x`."""
     decimals = 3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:.{decimals}f}\N{MULTIPLICATION SIGN}"
+
+
+def day(iso: str) -> str:
+    """`2026-01-02 03:04 UTC` of an ISO 8601 time; as it came where it is none."""
+    try:
+        return datetime.fromisoformat(iso).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except ValueError:
+        return iso

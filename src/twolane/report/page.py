@@ -7,7 +7,6 @@ time went, why to believe it, what made it, how it is defined.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +16,7 @@ from twolane.records import GridCell, InterferenceCell
 from twolane.report import figures, gates, ledger, machine, methods, timeline, waits
 from twolane.report.facts import Facts, descriptions
 from twolane.report.markup import Markup, details, el, join
+from twolane.report.metrics import day
 from twolane.report.text import Piece, Verdict, verdict
 
 NAME = "report.html"
@@ -87,7 +87,7 @@ def _sections(facts: Facts) -> list[Section]:
 def _opening(results: Results, told: Verdict) -> Markup:
     finding = [_piece(piece) for piece in told.finding]
     first = results.runs[0].meta if results.runs else None
-    when = f" \N{MIDDLE DOT} {_day(first.started_at)}" if first else ""
+    when = f" \N{MIDDLE DOT} {day(first.started_at)}" if first else ""
     return el(
         "header",
         el("p", el("b", "twolane"), f" \N{MIDDLE DOT} {results.campaign}{when}", class_="brand"),
@@ -97,14 +97,6 @@ def _opening(results: Results, told: Verdict) -> Markup:
         el("p", told.confidence, class_="confidence") if told.confidence else None,
         class_="opening",
     )
-
-
-def _day(iso: str) -> str:
-    """`2026-01-02 03:04 UTC` of an ISO 8601 time; as it came where it is none."""
-    try:
-        return datetime.fromisoformat(iso).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    except ValueError:
-        return iso
 
 
 def _piece(piece: Piece) -> Markup | str:

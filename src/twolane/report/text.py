@@ -19,9 +19,11 @@ from twolane.records import AnyCell, InterferenceCell
 from twolane.report.facts import Facts, Figure, descriptions, shown
 from twolane.report.metrics import GRID, INTERFERENCE, Metric, number, ratio, spoken, unit_for
 
-WORST, NULL, LONG_TTFT = INTERFERENCE[0], INTERFERENCE[1], INTERFERENCE[-1]
+WORST, NULL, *_, QUIET, LONG_TTFT = INTERFERENCE
 # A worst pause up to this multiple of the client's own cannot be told from it.
 _CLIENT_REACH = 1.5
+# Quiet speeds further apart than this are not explained by two readers sharing one engine.
+_UNEQUAL = 2.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,9 @@ def verdict(facts: Facts) -> Verdict:
     return Verdict(
         finding=_finding(facts, cell, seen, best, words),
         cost=_cost(facts, cell, best.arm, words) if best else "",
-        confidence=" ".join([_confidence(facts, cell, seen, best), *_unfinished(facts)]),
+        confidence=" ".join(
+            [_confidence(facts, cell, seen, best), *_unequal(facts, cell), *_unfinished(facts)]
+        ),
     )
 
 
@@ -168,6 +172,19 @@ def _confidence(
     told = [facts.versus(cell, WORST, best.arm, other) for other in others]
     parts = [_outcome(one, _with(words[one.b])) for one in told]
     return f"Over {facts.blocks} blocks {_with(words[best.arm])} is {_listed(parts)}."
+
+
+def _unequal(facts: Facts, cell: InterferenceCell) -> list[str]:
+    """A warning where the readers were not read equally fast before the prompt came."""
+    figures = [facts.figure(cell, QUIET.key, arm) for arm in facts.arms]
+    speeds = {figure.arm: figure.value for figure in figures if figure.value}
+    if not speeds or max(speeds.values()) <= _UNEQUAL * min(speeds.values()):
+        return []
+    told = _listed([f"{number(speed)} ({arm})" for arm, speed in speeds.items()])
+    return [
+        f"Beware: before the prompt came, the readers got {told} tokens/s, so something else "
+        "differs too, such as other load on this machine."
+    ]
 
 
 def _unfinished(facts: Facts) -> list[str]:

@@ -206,10 +206,9 @@ def _drawn(panel: Panel, axis: Axis, words: dict[str, str], full: float) -> Mark
 
 
 def _recovery(hit: float, answered: float) -> Markup | None:
-    """The third phase's name, after the second's, which is no wider than a fourth of a phone."""
-    at = max(answered, hit + 0.25)
-    style = f"left:calc({at * 100:.3f}% + 0.4rem)"
-    return el("span", "recovery", class_="phase", style=style) if at < 0.84 else None
+    """The third phase's name: where it begins, but clear of the second's name."""
+    style = f"left:max({answered * 100:.3f}% + 0.4rem, {hit * 100:.3f}% + 6rem)"
+    return el("span", "recovery", class_="phase", style=style) if answered < 0.84 else None
 
 
 def _strip_drawn(strip: Strip, axis: Axis, full: float) -> Markup:

@@ -150,6 +150,7 @@ def _axis(axis: LogAxis) -> Markup:
             "span",
             f"{t:g} ms" if t < 1000 else f"{t / 1000:g} s",
             style=f"left:{axis.percent(t)}",
+            class_="minor" if f"{t:e}".startswith("3") else None,
         )
         for t in axis.ticks()
     ]
