@@ -58,6 +58,7 @@ def test_a_cost_whose_figure_is_excluded_is_not_told(tmp_path: Path) -> None:
     codes = {"split_1p1d": {GRID.id: [Code(code="INFLIGHT", why="3.1 of 4")]}}
     sentence = said(make(tmp_path / "r", codes=codes))
     assert "throughput" not in sentence
+    assert "Excluded: 1 of 6 measured cells (INFLIGHT)." in sentence
     assert "the long prompt's first token" in sentence
 
 

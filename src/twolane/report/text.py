@@ -68,7 +68,12 @@ def verdict(facts: Facts) -> Verdict:
         finding=_finding(facts, cell, seen, best, words),
         cost=_cost(facts, cell, best.arm, words) if best else "",
         confidence=" ".join(
-            [_confidence(facts, cell, seen, best), *_unequal(facts, cell), *_unfinished(facts)]
+            [
+                _confidence(facts, cell, seen, best),
+                *_excluded(facts),
+                *_unequal(facts, cell),
+                *_unfinished(facts),
+            ]
         ),
     )
 
@@ -172,6 +177,15 @@ def _confidence(
     told = [facts.versus(cell, WORST, best.arm, other) for other in others]
     parts = [_outcome(one, _with(words[one.b])) for one in told]
     return f"Over {facts.blocks} blocks {_with(words[best.arm])} is {_listed(parts)}."
+
+
+def _excluded(facts: Facts) -> list[str]:
+    """How much is left out and under which codes; the page says why."""
+    coded = facts.coded()
+    if not coded:
+        return []
+    codes = ", ".join(sorted({code.code for measured in coded for code in measured.codes}))
+    return [f"Excluded: {len(coded)} of {len(facts.measured)} measured cells ({codes})."]
 
 
 def _unequal(facts: Facts, cell: InterferenceCell) -> list[str]:
