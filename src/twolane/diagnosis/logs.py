@@ -17,11 +17,15 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
+IntArray = npt.NDArray[np.int64]
+NEWLINE = 10
 CHUNK = 4 << 20  # large enough that the work per chunk vanishes, small enough to stay in cache
 TAIL = 64 << 10  # kept of the chunk before, so that a line can be read with the lines before it
 LONGEST = 1 << 20  # a longer line is cut there
-EAGER_CHUNKS = 8  # read whole before steady figures are sampled
+EAGER_CHUNKS = 2  # read whole before steady figures are sampled
 SAMPLED = 16  # then every 16th chunk's are read; lines that tell of failures always are
 
 COLOUR = rb"(?:\x1b\[[0-9;]*m)*"
@@ -35,20 +39,25 @@ TELLING = (
     rb"|Remote engine at |Initial free memory|Chunked prefill is enabled|Initializing NIXL Sch"
     rb"|init engine \(|non-default args|.{0,40}GPU KV cache size|.{0,40}CPU KV cache size"
 )
-STEADY = rb"Engine \d+: Avg|\d+ Engines Agg|KV Transfer metrics|SpecDecoding metrics"
+STEADY = rb"Engine \d|\d++ Engines Agg|KV Transfer metrics|SpecDecoding metrics"
+# The first capital P of a stats line is in "Preemptions" if it has any, else in GPU or CPU.
 FAILING = (
-    rb"(?:Engine \d+|\d+ Engines Agg)[^\n]* Preemptions: "
-    rb"|KV Transfer metrics(?![^\n]*failed transfers=0, Num KV expired reqs=0, Num notifs after "
-    rb"expiry=0)"
+    rb"(?:Engine \d|\d++ Engines Agg)[^P\n]*+Preemptions: "
+    rb"|KV Transfer metrics: N[^N\n]*+Num failed transfers="
+    rb"(?!0, Num KV expired reqs=0, Num notifs after expiry=0)"
 )
 
 
 def interesting(telling: bytes) -> re.Pattern[bytes]:
-    """Matches the newline before a line worth reading."""
-    prefix = COLOUR + rb"(?:\([^\n]{1,90}? pid=\d+\) ?)?" + COLOUR
-    info = rb"(?:INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d [^\]\n]*\] (?!" + telling + rb")"
+    """Matches the newline before a line worth reading. Possessive, so that no line is re-read."""
+    process = rb"(?:\((?:[\w.:-]++|[^\n]{1,80}?) pid=\d++\) ?)?+"
+    info = (
+        rb"INFO(?::(?!\s++Application startup)| .{14}+ [^\]\n]*+\] (?!" + telling + rb"))"
+        rb"|DEBUG .{14}+ [^\]\n]*+\] "
+    )
+    coloured = COLOUR + process + COLOUR + rb"(?:" + info + rb")"
     return re.compile(
-        rb"\n(?!\r?\n|" + prefix + rb"(?:INFO:(?!\s+Application startup)|" + info + rb"))"
+        rb"\n(?!" + process + rb"(?:" + info + rb")|\r?\n|(?=\x1b)" + coloured + rb")"
     )
 
 
@@ -85,6 +94,15 @@ class Chunk:
     def raw(self, start: int) -> bytes:
         end = self.data.find(b"\n", start, start + LONGEST)
         return self.data[start : end if end >= 0 else start + LONGEST]
+
+    def line_starts(self) -> IntArray:
+        """Where every line of this chunk begins."""
+        body = np.frombuffer(self.data, np.uint8)[self.start :]
+        ends = np.flatnonzero(body == NEWLINE) + self.start + 1
+        return np.concatenate(([self.start], ends))
+
+    def body(self) -> bytes:
+        return self.data[self.start :]
 
     def line(self, start: int) -> Line:
         """The line at `start`; cheapest in ascending order, since lines are counted on the way."""

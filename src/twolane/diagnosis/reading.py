@@ -8,6 +8,7 @@ then counted. Evidence is capped, counts are not.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import BinaryIO, Literal
 
 import msgspec
@@ -20,6 +21,7 @@ from twolane.diagnosis.service import Service
 
 MOST_MATCHES = 1000  # kept with their text; request ids of wrong answers are read from them
 MOST_KNOWN = 100_000  # line templates remembered; then they are forgotten and learnt anew
+DENSE = 4096  # telling lines in a chunk from which they are compared before they are looked at
 BEFORE = 24  # lines of the same process kept in front of a match
 VARYING = b"0123456789abcdef"  # digits and hexadecimal ids: what differs in a repeated line
 
@@ -93,8 +95,34 @@ class Reading:
 
     def read(self, stream: BinaryIO) -> None:
         for chunk in chunks(stream):
-            for start in chunk.starts():
+            starts = chunk.starts()
+            for start in starts if len(starts) < DENSE else self.unlike(chunk, starts):
                 self.look(chunk, start)
+
+    def unlike(self, chunk: Chunk, starts: list[int]) -> list[int]:
+        """Of a chunk full of telling lines, those that are new; lines like others are counted."""
+        keys = chunk.body().translate(None, VARYING).split(b"\n")
+        quota = {key: self.room(key, times) for key, times in Counter(keys).items()}
+        places, telling = chunk.line_starts(), set(starts)
+        out: list[int] = []
+        for index, key in enumerate(keys):
+            if quota[key]:
+                quota[key] -= 1
+                if (start := int(places[index])) in telling:
+                    out.append(start)
+        return out
+
+    def room(self, key: bytes, times: int) -> int:
+        """How many of `times` lines like `key` are still worth a look; the others count now."""
+        template = self._known.get(key)
+        if template is None or template.news:
+            return times if template else min(times, MOST_MATCHES)
+        rules = {pattern.rule.id for pattern in template.patterns}
+        least = min((self.counts.get(rule, 0) for rule in rules), default=MOST_MATCHES)
+        look = min(times, max(0, MOST_MATCHES - least))
+        for rule in rules:
+            self.counts[rule] = self.counts.get(rule, 0) + times - look
+        return look
 
     def look(self, chunk: Chunk, start: int) -> None:
         raw = chunk.raw(start)
