@@ -55,8 +55,10 @@ async def serve(config: ProxyConfig, ready: Callable[[int], None] | None = None)
         )
         if ready is not None:
             ready(listener.getsockname()[1])
-        await stop.wait()
-        server.close()
+        try:
+            await stop.wait()
+        finally:
+            server.close()
         if not stop.at_once:
             await _drain(proxy, stop, config.drain_timeout_s)
     finally:
