@@ -22,6 +22,7 @@ from twolane.errors import GateError, QuestionError, TwolaneError
 from twolane.gates import needle
 from twolane.gates.validity import judge
 from twolane.load.driver import Question
+from twolane.pace import Pace
 from twolane.plan import PlannedRun
 from twolane.recorder import Recorder, Status, Told, new_folder
 from twolane.records import (
@@ -63,9 +64,11 @@ async def run(campaign: Campaign, results: Path, told: Told) -> Outcome:
     devices.require((p.layout for p in planned), campaign.models.node.platform, results)
     folder = new_folder(results, campaign.name)
     metas: list[RunMeta] = []
+    pace = Pace((*campaign.gates, *campaign.cells))
     with Appender(folder / "events.jsonl") as journal:
 
         def tell(event: Event) -> None:
+            event = pace.annotate(event)
             journal.append(event)
             told(event)
 

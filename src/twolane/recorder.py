@@ -62,7 +62,13 @@ class Recorder:
         self.requests = Appender(self.folder / "requests.jsonl")
         self.cells = Appender(self.folder / "cells.jsonl")
         self.sampler = Sampler(self.folder / "metrics.jsonl")
-        self.tell("place", f"{self.planned.arm.factor}, block {self.planned.block + 1}")
+        block = f"block {self.planned.block + 1} of {self.campaign.blocks}"
+        self.tell(
+            "place",
+            f"{self.planned.arm.factor}, {block}",
+            done=self.planned.order,
+            total=self.total,
+        )
 
     def _first_meta(self) -> RunMeta:
         campaign, planned = self.campaign, self.planned
