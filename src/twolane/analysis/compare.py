@@ -24,7 +24,7 @@ import numpy as np
 from twolane.analysis.results import Results, Run
 from twolane.records import Code
 
-MARGIN = 0.03  # arms closer than this are equal: MEASUREMENT.md's default
+MARGIN = 0.03  # arms closer than this are equal: the default of docs/how-we-measure.md
 BOOTSTRAP = 10_000  # resamples: the 2.5 % quantile of so many is itself good to 0.2 %
 SEED = 20_811
 FORESEEABLE = 100  # more blocks than this is no advice
@@ -82,7 +82,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The outcome in words, one of MEASUREMENT.md's four, or `indicative`."""
+        """The outcome in words, one of the four of docs/how-we-measure.md, or `indicative`."""
         if self.outcome == "equal":
             return f"equal within {self.margin * 100:g} %"
         if self.outcome == "cannot tell":

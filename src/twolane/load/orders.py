@@ -16,7 +16,7 @@ from twolane.records import GridCell, Request, Role
 
 PATIENCE_S: Final = 1200.0
 """How long a request may stay silent before it is given up: twice the longest first token of
-EVIDENCE's million-token prompts (551 s)."""
+a million-token prompt that was measured on one GPU (551 s)."""
 
 
 @dataclass(frozen=True, slots=True)
