@@ -175,7 +175,6 @@ RULES = (
         fix=("Another server owns the port; 0.32 binds before loading, so check before weights."),
         source="entrypoints (socket bind)",
         log=(
-            r"\[Errno 98\] (?:error while attempting to bind on address|Address already in use)",
             r"OSError: \[Errno 98\] Address already in use",
             r"error while attempting to bind on address \('[^']*', (\d+)\)",
         ),
