@@ -191,7 +191,7 @@ RULES = (
     Rule(
         id="CFG06",
         title="kv_both is deprecated with NIXL",
-        severity="warn",
+        severity="info",
         when="NixlConnector/NixlPushConnector + kv_role=kv_both",
         so="It works today and stops working with a coming version.",
         fix="Prefill -> kv_producer, decode -> kv_consumer.",
@@ -200,6 +200,7 @@ RULES = (
         seen="distributed/kv_transfer/kv_connector/v1/nixl/connector.py",
         rank=AFTERMATH,
         log=(r"Using kv_role='kv_both' with NixlConnector is deprecated",),
+        log_severity="warn",
         engine=kv_both,
     ),
     Rule(

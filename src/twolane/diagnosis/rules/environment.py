@@ -29,7 +29,6 @@ GONE = {
     "--guided-decoding-backend": "--structured-outputs-config.backend",
     "--max-seq-len-to-capture": "--max-cudagraph-capture-size",
 }
-CUDA_PATHS = ("cuda", "cuda_ipc", "cuda_copy", "all")
 
 
 def remapping(side: Side) -> bool:
@@ -94,9 +93,8 @@ def bad_values(side: Side) -> Iterator[Hit]:
 
 def ucx_without_cuda(side: Side) -> Iterator[Hit]:
     said = side.env.get("UCX_TLS", "")
-    paths = {path.split(":")[0] for path in re.split(r"[,\s]+", said)}
-    chosen = bool(said) and not said.startswith("^")
-    if side.nixl and side.platform == "cuda" and chosen and not paths & set(CUDA_PATHS):
+    named = "cuda" in said or said.startswith("^") or "all" in said.split(",")
+    if side.nixl and side.platform == "cuda" and said and not named:
         yield Hit(f"UCX_TLS={said}", "UCX_TLS")
 
 
@@ -238,7 +236,7 @@ RULES = (
     Rule(
         id="ENV08",
         title="enforce-eager left from debugging",
-        severity="warn",
+        severity="info",
         when="--enforce-eager on a decode engine of a GPU host",
         so="The setting has no effect, or costs speed.",
         fix="Remove for benchmarks (decode 2-5x slower).",
@@ -247,7 +245,6 @@ RULES = (
         seen="config/vllm.py",
         rank=AFTERMATH,
         log=(r"Enforce eager set, disabling torch\.compile(?:,| and) CUDAGraphs",),
-        log_severity="info",
         engine=eager_decode,
     ),
     Rule(

@@ -89,7 +89,9 @@ def rpc_ports(_: Deployment, sides: list[Side]) -> Iterator[Hit]:
     for one, other in neighbours(sides):
         for dest in ("data_parallel_rpc_port", "master_port"):
             port = one.args.integer(dest)
-            if port is not None and port == other.args.integer(dest) and one.dp * other.dp > 1:
+            group = "data_parallel_rank" in one.args.spelt  # ranks of one group share it
+            same = port is not None and port == other.args.integer(dest)
+            if same and not group and one.dp * other.dp > 1:
                 yield Hit(f"{one.name} and {other.name} share {port}", dest, side=other.name)
 
 
