@@ -170,7 +170,14 @@ def test_littles_law_agrees_with_a_steady_closed_loop() -> None:
     assert stats.little_inflight(requests, window) == pytest.approx(4, rel=0.02)
 
 
-def test_littles_law_needs_something_that_ended() -> None:
+def test_littles_law_is_blind_to_what_ran_before_the_window() -> None:
+    slow = [stream([100] * 9, ttft_ms=10, send_ms=-600)]
+    fast = [stream([10] * 9, ttft_ms=10, send_ms=100.0 * turn) for turn in range(20)]
+    window = (500 * MS, 1500 * MS)
+    assert stats.little_inflight([*slow, *fast], window) == pytest.approx(1, rel=0.02)
+
+
+def test_littles_law_needs_a_whole_request() -> None:
     assert stats.little_inflight([stream([1000])], (0, NS)) is None
 
 

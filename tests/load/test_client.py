@@ -172,6 +172,40 @@ def test_the_ledger_comment_is_kept() -> None:
     assert (ledger.path, ledger.received_ns) == ("direct", 7)
 
 
+VLLM = b"""\
+data: {"id":"cmpl-9a37","object":"text_completion","created":1795971198,"model":"needle",\
+"choices":[{"index":0,"text":"1","logprobs":null,"finish_reason":null,"stop_reason":null,\
+"prompt_token_ids":null,"token_ids":null}],\
+"usage":{"prompt_tokens":36,"total_tokens":37,"completion_tokens":1}}
+
+data: {"id":"cmpl-9a37","object":"text_completion","created":1795971198,"model":"needle",\
+"choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"stop","stop_reason":10,\
+"prompt_token_ids":null,"token_ids":null}],\
+"usage":{"prompt_tokens":36,"total_tokens":38,"completion_tokens":2}}
+
+data: {"id":"cmpl-9a37","object":"text_completion","created":1795971198,"model":"needle",\
+"choices":[],"usage":{"prompt_tokens":36,"total_tokens":38,"completion_tokens":2,\
+"prompt_tokens_details":{"cached_tokens":0}},"system_fingerprint":"vllm-0.32.0-183ceb26",\
+"metrics":{"time_to_first_token_ms":5.5,"generation_time_ms":18.0,"queue_time_ms":0.025,\
+"mean_itl_ms":4.5,"tokens_per_second":212.1}}
+
+data: [DONE]
+
+"""
+
+
+def test_a_stream_of_vllm_0_32_as_it_came() -> None:
+    """The end-of-text token is a token of its own, without text."""
+    answer = Answer()
+    for at, piece in enumerate(VLLM.split(b"\n\n")[:-1]):
+        answer.stream.on_body(piece + b"\n\n", at * MS)
+    request = answer.end()
+    assert (request.error, request.finish_reason, request.text) == (None, "stop", "1")
+    assert (request.prompt_tokens, request.cached_tokens) == (36, 0)
+    assert (request.output_tokens, request.gaps_ns) == (2, [MS])
+    assert request.engine_times == EngineTimes(queue_ms=0.025, first_token_ms=5.5, cached_tokens=0)
+
+
 # ----------------------------------------------------------------------------- what goes wrong
 
 

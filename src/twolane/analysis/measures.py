@@ -208,18 +208,20 @@ def little_inflight(requests: Sequence[Request], window: Window) -> float | None
 
     Requests a second are the window's tokens a second over the mean tokens of a request, so that
     a request lying partly in the window counts by that part. Means are over the requests that
-    ended in the window: those after it ran under a load that already fell.
+    lie wholly in the window: others ran partly under the load before or after it.
     """
-    ended = [r for r in requests if r.error is None and _ended_within(r, window)]
-    tokens = sum(r.output_tokens for r in ended)
+    whole = [r for r in requests if r.error is None and lies_within(r, window)]
+    tokens = sum(r.output_tokens for r in whole)
     rate = throughput_tok_s(requests, window)
     if not tokens or rate is None:
         return None
-    return rate * sum(e2e_ns(r) or 0 for r in ended) / NS / tokens
+    return rate * sum(e2e_ns(r) or 0 for r in whole) / NS / tokens
 
 
-def _ended_within(request: Request, window: Window) -> bool:
-    return request.last_ns is not None and window[0] < request.last_ns <= window[1]
+def lies_within(request: Request, window: Window) -> bool:
+    """Whether a request was sent and had its last token inside the window."""
+    last_ns = request.last_ns
+    return last_ns is not None and window[0] <= request.send_ns and last_ns <= window[1]
 
 
 def cached_share(requests: Iterable[Request]) -> float | None:

@@ -15,9 +15,11 @@ from twolane.analysis.measures import (
     STALL_FLOOR_NS,
     Window,
     cached_share,
+    e2e_ns,
     inflight,
+    lies_within,
     little_inflight,
-    seconds_of,
+    median,
     throughput_tok_s,
 )
 from twolane.clock import MS
@@ -30,9 +32,10 @@ Values = Mapping[str, float]
 INFLIGHT_SHARE: Final = 0.95
 LITTLE_TOLERANCE: Final = 0.05
 CACHE_TOLERANCE: Final = 0.01
-UNSTEADY_TOLERANCE: Final = 0.1
-UNSTEADY_MIN_S: Final = 10.0
-"""Halves of a shorter window differ by chance."""
+UNSTEADY_TOLERANCE: Final = 0.15
+UNSTEADY_MIN_E2E: Final = 10
+"""Fewest median request times in a window that is judged: five in each half, so that a whole
+request more or less in one of them is within the tolerance."""
 
 SMALLEST_EFFECT_MS: Final = STALL_FLOOR_NS / MS
 """The smallest stall that is claimed, unless the caller claims less."""
@@ -261,10 +264,10 @@ def _inflight(cell: GridCell, requests: Sequence[Request], window: Window) -> Co
 
 
 def _little(cell: GridCell, requests: Sequence[Request], window: Window) -> Code | None:
-    """Not judged before as many requests ended in the window as there are users."""
-    ended = sum(r.last_ns is not None and window[0] < r.last_ns <= window[1] for r in requests)
+    """Not judged before as many requests lie wholly in the window as there are users."""
+    whole = sum(lies_within(r, window) for r in requests)
     mean, by_law = inflight(requests, window), little_inflight(requests, window)
-    if ended < cell.users or not mean or by_law is None:
+    if whole < cell.users or not mean or by_law is None:
         return None
     if abs(by_law / mean - 1) <= LITTLE_TOLERANCE:
         return None
@@ -277,7 +280,9 @@ def _little(cell: GridCell, requests: Sequence[Request], window: Window) -> Code
 
 
 def _unsteady(requests: Sequence[Request], window: Window) -> Code | None:
-    if seconds_of(window) < UNSTEADY_MIN_S:
+    """Not judged in a short window: its halves differ by the waves of a few prefills."""
+    usual = median([e2e_ns(r) or 0 for r in requests if r.last_ns is not None])
+    if usual is None or window[1] - window[0] < UNSTEADY_MIN_E2E * usual:
         return None
     middle = sum(window) // 2
     halves = [(window[0], middle), (middle, window[1])]
