@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from twolane import clock
-from twolane.proxy.body import Body
+from twolane.proxy.body import LARGE, Body
 from twolane.proxy.client import ClientSide, Members, Reply
 from twolane.proxy.config import EngineRole, ProxyConfig
 from twolane.proxy.exchange import Asked, Exchange, Releases, Services
@@ -112,7 +112,7 @@ class Proxy:
         reply.whole(200, [], b"")
 
     async def _generate(self, request: Request, reply: Reply, received_ns: int) -> None:
-        asked = self._asked(request, Body.parse(request.body))
+        asked = self._asked(request, await _read(request.body))
         exchange = Exchange(self.services, asked, reply, Account(received_ns, self._boot))
         alone = asked.body.alone_because() if self.config.prefill else None
         with self._recorded(exchange, asked, reply, alone):
@@ -125,7 +125,7 @@ class Proxy:
         raw = request.body
         body = Body({}, len(raw))
         if raw and "json" in (request.header(b"content-type") or ""):
-            body = Body.parse(raw)
+            body = await _read(raw)
             raw = body.plain_or(raw)
         asked = self._asked(request, body)
         exchange = Exchange(self.services, asked, reply, Account(received_ns, self._boot))
@@ -257,6 +257,20 @@ class _Note:
     status: int
     outcome: str
     alone: str | None
+
+
+async def _read(raw: bytes) -> Body:
+    """The client's body; a large one gives the other streams their turn. Raises RefusalError."""
+    if len(raw) <= LARGE:
+        return Body.parse(raw)
+    steps = Body.parse_in_steps(raw)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            body: Body = end.value
+            return body
+        await asyncio.sleep(0)
 
 
 def _for_engines(request: Request) -> list[tuple[str, str]]:
