@@ -29,7 +29,12 @@ EAGER_CHUNKS = 2  # read whole before steady figures are sampled
 SAMPLED = 16  # then every 16th chunk's are read; lines that tell of failures always are
 
 COLOUR = rb"(?:\x1b\[[0-9;]*m)*"
-PROCESS = COLOUR + rb"(?:\((?P<process>[A-Za-z_0-9 ().:-]{1,80}?) pid=(?P<pid>\d+)\) ?)?" + COLOUR
+PROCESS = (
+    COLOUR
+    + rb"(?:\((?P<process>[A-Za-z_0-9 ().:-]{1,80}?) pid=(?P<pid>\d+)\) ?)?"
+    + COLOUR
+    + rb" ?"
+)
 STAMPED = rb"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<stamp>\d\d-\d\d \d\d:\d\d:\d\d) "
 PLACE = rb"(?:\.\d+ )?\[(?P<place>[^\]\n]{1,120})\] ?"
 PREFIX = re.compile(PROCESS + rb"(?:" + STAMPED + PLACE + rb")?")
@@ -55,7 +60,7 @@ def interesting(telling: bytes) -> re.Pattern[bytes]:
         rb"INFO(?::(?!\s++Application startup)| .{14}+ [^\]\n]*+\] (?!" + telling + rb"))"
         rb"|DEBUG .{14}+ [^\]\n]*+\] "
     )
-    coloured = COLOUR + process + COLOUR + rb"(?:" + info + rb")"
+    coloured = COLOUR + process + END_OF_COLOUR + rb"(?:" + info + rb")"
     return re.compile(
         rb"\n(?!" + process + rb"(?:" + info + rb")|\r?\n|(?=\x1b)" + coloured + rb")"
     )
