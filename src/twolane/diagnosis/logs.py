@@ -29,12 +29,9 @@ EAGER_CHUNKS = 2  # read whole before steady figures are sampled
 SAMPLED = 16  # then every 16th chunk's are read; lines that tell of failures always are
 
 COLOUR = rb"(?:\x1b\[[0-9;]*m)*"
-PROCESS = (
-    COLOUR
-    + rb"(?:\((?P<process>[A-Za-z_0-9 ().:-]{1,80}?) pid=(?P<pid>\d+)\) ?)?"
-    + COLOUR
-    + rb" ?"
-)
+END_OF_COLOUR = COLOUR + rb"(?:(?<=m) )?"
+WHO = rb"(?:\((?P<process>[A-Za-z_0-9 ().:-]{1,80}?) pid=(?P<pid>\d+)\) ?)?"
+PROCESS = COLOUR + WHO + END_OF_COLOUR
 STAMPED = rb"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<stamp>\d\d-\d\d \d\d:\d\d:\d\d) "
 PLACE = rb"(?:\.\d+ )?\[(?P<place>[^\]\n]{1,120})\] ?"
 PREFIX = re.compile(PROCESS + rb"(?:" + STAMPED + PLACE + rb")?")
