@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.proxy.test_body import encode, objects
+from tests.proxy.test_body import encode, load, objects
 
 from twolane.proxy import scan
 from twolane.proxy.body import Body
@@ -90,4 +90,4 @@ def test_a_large_body_is_scanned_in_many_steps(prompt: object) -> None:
     assert steps >= len(raw) / scan.SLICE - 1
     assert body.streams
     assert bytes(body.members["prompt"]) == encode(prompt)
-    assert json.loads(body.for_decode(b"{}"))["prompt"] == prompt
+    assert load(body.for_decode(b"{}"))["prompt"] == prompt

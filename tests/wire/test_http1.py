@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import itertools
 
 import pytest
@@ -7,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.wire.fake_transport import FakeTransport, NoteSink
 
-from twolane.wire.http1 import MAX_HEADER_BYTES, ClientConnection, WireError, request_head
+from twolane.wire.http1 import (
+    MAX_HEADER_BYTES,
+    SLICE,
+    ClientConnection,
+    WireError,
+    payload_size,
+    request_head,
+)
 
 HEAD = request_head("POST", "/v1/completions", "h", [("X-Request-Id", "1")], 2)
 CHUNKED = (
@@ -243,3 +251,48 @@ def test_a_request_that_has_not_left_cannot_be_asked_to_stop() -> None:
     connection.abort()
     assert not connection.ask_to_stop()
     assert not ClientConnection().ask_to_stop()
+
+
+async def test_a_large_body_leaves_a_slice_a_turn_and_only_where_there_is_room() -> None:
+    connection, transport = ClientConnection(), FakeTransport()
+    connection.connection_made(transport)
+    body = [b"{", bytes(range(256)) * 5000, b"}"]
+    connection.send(b"HEAD", body, NoteSink())
+    assert len(transport.written) == 4 + SLICE
+    connection.pause_writing()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(transport.written) == 4 + SLICE
+    assert not connection.ask_to_stop()
+    connection.resume_writing()
+    assert len(transport.written) == 4 + 2 * SLICE
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert transport.written == b"HEAD" + b"".join(body)
+
+
+async def test_an_answer_before_the_whole_request_ends_the_connection() -> None:
+    connection, transport, sink = ClientConnection(), FakeTransport(), NoteSink()
+    connection.connection_made(transport)
+    connection.send(HEAD, bytes(5 * SLICE), sink)
+    connection.data_received(SIZED)
+    assert (sink.status, sink.ends) == (404, ["end"])
+    assert not connection.reusable
+    assert transport.aborted
+    await asyncio.sleep(0)
+    assert len(transport.written) == len(HEAD) + SLICE
+
+
+def test_an_aborted_body_was_cut_off() -> None:
+    connection, transport = ClientConnection(), FakeTransport()
+    connection.connection_made(transport)
+    connection.pause_writing()
+    connection.send(HEAD, bytes(5 * SLICE), NoteSink())
+    connection.abort()
+    assert connection.cut_off
+    connection.resume_writing()
+    assert transport.written == HEAD
+
+
+def test_payload_size() -> None:
+    assert payload_size(b"ab") == payload_size(memoryview(b"ab")) == payload_size([b"a", b"b"]) == 2

@@ -32,7 +32,7 @@ from twolane.proxy.ledger import Account, comment, read_answer, times_of
 from twolane.proxy.leg import Answer, Collector, LegError, Relay, ask, open_leg, passable
 from twolane.proxy.refusal import RefusalError, from_upstream
 from twolane.records import Ledger
-from twolane.wire.http1 import ClientConnection, WireError
+from twolane.wire.http1 import ClientConnection, Payload, WireError, payload_size
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Releases:
 
     async def _tell(self, engine: Engine, handoff: Handoff, asked: Asked) -> bool:
         body = asked.body.for_release(handoff.raw)
-        head = engine.head("POST", asked.target, asked.headers, len(body))
+        head = engine.head("POST", asked.target, asked.headers, payload_size(body))
         timeout_s = self._config.release_timeout_s
         try:
             answer = await ask(engine.pool, head, body, connect_s=timeout_s, answer_s=timeout_s)
@@ -158,7 +158,7 @@ class Exchange:
 
     # --------------------------------------------------------------------------------- direct
 
-    async def direct(self, role: EngineRole, body: bytes) -> None:
+    async def direct(self, role: EngineRole, body: Payload) -> None:
         """Through one engine of `role`. Raises RefusalError."""
         with ExitStack() as places:
             place, connection = await self._connect(role, self._asked.body.size, places)
@@ -197,14 +197,14 @@ class Exchange:
         self,
         engine: Engine,
         connection: ClientConnection,
-        body: bytes,
+        body: Payload,
         handoff: Handoff,
         d_engine: Engine,
     ) -> Answer:
         sink = Collector(lambda answer: self._hold(handoff, answer))
         self.account.p_engine = engine.name
         try:
-            head = self._head(engine, len(body))
+            head = self._head(engine, payload_size(body))
             self.account.p_dispatch_ns = connection.send(head, body, sink)
             async with asyncio.timeout(self._config.answer_timeout_s):
                 answer = await asyncio.shield(sink.done)  # it may be heard out without us
@@ -301,11 +301,11 @@ class Exchange:
         return engine.head(self._asked.method, self._asked.target, self._asked.headers, length)
 
     async def _relay(
-        self, engine: Engine, connection: ClientConnection, relay: Relay, body: bytes
+        self, engine: Engine, connection: ClientConnection, relay: Relay, body: Payload
     ) -> None:
         self.account.d_engine = engine.name
         try:
-            head = self._head(engine, len(body))
+            head = self._head(engine, payload_size(body))
             self.account.d_dispatch_ns = connection.send(head, body, relay)
             self._reply.attach(connection)
             await relay.watch(self._config.answer_timeout_s, self._config.idle_timeout_s)

@@ -14,7 +14,7 @@ from typing import Literal
 from twolane import clock
 from twolane.proxy.client import Reply
 from twolane.proxy.ledger import Tail
-from twolane.wire.http1 import ClientConnection, Headers
+from twolane.wire.http1 import ClientConnection, Headers, Payload
 from twolane.wire.pool import Pool
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024  # an answer that is not streamed is held whole
@@ -185,7 +185,9 @@ async def open_leg(pool: Pool, timeout_s: float) -> ClientConnection:
         raise LegError("connect", str(error)) from None
 
 
-async def ask(pool: Pool, head: bytes, body: bytes, *, connect_s: float, answer_s: float) -> Answer:
+async def ask(
+    pool: Pool, head: bytes, body: Payload, *, connect_s: float, answer_s: float
+) -> Answer:
     """One whole exchange with an engine. Raises LegError."""
     connection = await open_leg(pool, connect_s)
     sink = Collector()

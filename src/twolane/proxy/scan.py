@@ -22,6 +22,7 @@ _STEPS = 200  # brackets and strings in one step
 _OPENING = (b"[", b"{")
 _STRUCTURE = (b'"', b"[", b"]", b"{", b"}")
 
+Raw = bytes | bytearray
 Steps = Generator[None, None, int]
 Spans = dict[str, tuple[int, int]]
 
@@ -34,7 +35,7 @@ class NotAnObjectError(Exception):
     """The bytes are not one JSON object; the text says where they stop being one."""
 
 
-def members(raw: bytes) -> Generator[None, None, Spans]:
+def members(raw: Raw) -> Generator[None, None, Spans]:
     """Where each top-level value of `raw` begins and ends; the last of duplicate keys.
 
     Raises NotAnObjectError.
@@ -60,25 +61,25 @@ def members(raw: bytes) -> Generator[None, None, Spans]:
     return spans
 
 
-def _skip_space(raw: bytes, at: int) -> int:
+def _skip_space(raw: Raw, at: int) -> int:
     found = _space(raw, at)
     return found.end() if found is not None else at
 
 
-def _expect(raw: bytes, at: int, what: bytes) -> int:
+def _expect(raw: Raw, at: int, what: bytes) -> int:
     if raw[at : at + 1] != what:
         raise NotAnObjectError(f"expected {what.decode()} at byte {at}")
     return at + 1
 
 
-def _decode_key(raw: bytes, at: int) -> str:
+def _decode_key(raw: Raw, at: int) -> str:
     try:
         return msgspec.json.decode(raw, type=str)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise NotAnObjectError(f"bad key at byte {at}") from None
 
 
-def _value(raw: bytes, at: int) -> Steps:
+def _value(raw: Raw, at: int) -> Steps:
     first = raw[at : at + 1]
     if first == b'"':
         return (yield from _string(raw, at + 1))
@@ -94,7 +95,7 @@ def _value(raw: bytes, at: int) -> Steps:
     return found.end()
 
 
-def _string(raw: bytes, at: int) -> Steps:
+def _string(raw: Raw, at: int) -> Steps:
     """The position behind a string whose opening quote is before `at`."""
     end = raw.find(b'"', at, at + _PROBE)
     if end >= 0 and raw.find(b"\\", at, end) < 0:
@@ -110,7 +111,7 @@ def _string(raw: bytes, at: int) -> Steps:
     raise NotAnObjectError("a string does not end")
 
 
-def _closing_quote(raw: bytes, at: int, end: int) -> int:
+def _closing_quote(raw: Raw, at: int, end: int) -> int:
     """The first quote that is not escaped, or -1. Nothing is escaped at `at`."""
     quote = raw.find(b'"', at, end)
     if quote < 0 or raw.find(b"\\", at, quote) < 0:
@@ -121,7 +122,7 @@ def _closing_quote(raw: bytes, at: int, end: int) -> int:
     return at + quote if quote >= 0 else -1
 
 
-def _whole_escapes(raw: bytes, at: int, end: int) -> int:
+def _whole_escapes(raw: Raw, at: int, end: int) -> int:
     """`end`, or one less where it would part a backslash from what it escapes. Nothing is
     escaped at `at`, so the backslashes before `end` pair up from their first one."""
     if end >= len(raw) or raw[end - 1] != 0x5C:
@@ -130,7 +131,7 @@ def _whole_escapes(raw: bytes, at: int, end: int) -> int:
     return end - (len(piece) - len(piece.rstrip(b"\\"))) % 2
 
 
-def _next_structure(raw: bytes, at: int) -> int:
+def _next_structure(raw: Raw, at: int) -> int:
     """The next bracket or quote, or where the slice ends without one.
 
     The expression is quick to start and slow to run (14 ns a byte), `find` the other way round.
@@ -146,7 +147,7 @@ def _next_structure(raw: bytes, at: int) -> int:
     return limit
 
 
-def _nest(raw: bytes, at: int) -> Steps:
+def _nest(raw: Raw, at: int) -> Steps:
     """The position behind the array or object whose opening bracket is before `at`."""
     depth = 1
     steps = 0

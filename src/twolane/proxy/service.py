@@ -27,6 +27,7 @@ from twolane.proxy.metrics import CONTENT_TYPE, Metrics
 from twolane.proxy.refusal import RefusalError
 from twolane.proxy.warm import Pair
 from twolane.records import Appender
+from twolane.wire.http1 import Payload
 from twolane.wire.requests import Request
 
 log = logging.getLogger(__name__)
@@ -122,11 +123,11 @@ class Proxy:
                 await exchange.direct(self._alone, asked.body.plain_or(request.body))
 
     async def _pass(self, request: Request, reply: Reply, received_ns: int) -> None:
-        raw = request.body
-        body = Body({}, len(raw))
+        raw: Payload = request.body
+        body = Body({}, len(request.body))
         if raw and "json" in (request.header(b"content-type") or ""):
-            body = await _read(raw)
-            raw = body.plain_or(raw)
+            body = await _read(request.body)
+            raw = body.plain_or(request.body)
         asked = self._asked(request, body)
         exchange = Exchange(self.services, asked, reply, Account(received_ns, self._boot))
         await exchange.direct(self._alone, raw)
@@ -259,7 +260,7 @@ class _Note:
     alone: str | None
 
 
-async def _read(raw: bytes) -> Body:
+async def _read(raw: bytes | bytearray) -> Body:
     """The client's body; a large one gives the other streams their turn. Raises RefusalError."""
     if len(raw) <= LARGE:
         return Body.parse(raw)

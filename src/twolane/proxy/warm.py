@@ -19,6 +19,7 @@ from twolane.proxy.fleet import Engine
 from twolane.proxy.handoff import Handoff, HandoffBook, MalformedHandoffError
 from twolane.proxy.ledger import read_answer
 from twolane.proxy.leg import Answer, LegError, ask
+from twolane.wire.http1 import Payload, payload_size
 
 log = logging.getLogger(__name__)
 
@@ -94,10 +95,10 @@ class Pair:
             raise _NotWarmError("/v1/models names no model; give --model") from None
 
     async def _ask(
-        self, engine: Engine, body: bytes, method: str = "POST", path: str = _PATH
+        self, engine: Engine, body: Payload, method: str = "POST", path: str = _PATH
     ) -> Answer:
         headers = [("Content-Type", "application/json"), ("X-Request-Id", uuid.uuid4().hex)]
-        head = engine.head(method, path, headers if body else (), len(body))
+        head = engine.head(method, path, headers if body else (), payload_size(body))
         return await ask(
             engine.pool,
             head,
