@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as oracle
+
 from twolane.arrivals import Process, due_ns
 from twolane.clock import NS
 from twolane.errors import QuestionError
