@@ -50,7 +50,7 @@ RULES = (
         fix="Drop the option (automatic choice) or follow the reason.",
         source="platforms/cuda.py:436",
         confirmed="source",
-        seen="v1/attention/backends/mla/prefill/selector.py",
+        seen="platforms/cuda.py",
         log=(r"Selected backend (\S+) is not valid for this configuration\. Reason: (.+)",),
     ),
     Rule(
@@ -62,7 +62,7 @@ RULES = (
         fix=("Read the per-backend reasons; usually --kv-cache-dtype or --block-size."),
         source="platforms/cuda.py:471",
         confirmed="source",
-        seen="platforms/rocm.py",
+        seen="platforms/cuda.py",
         log=(r"No valid attention backend found for \S+",),
     ),
     Rule(
@@ -105,7 +105,7 @@ RULES = (
         ),
         source="envs.py; v1/attention/backends/utils.py:331",
         confirmed="source",
-        seen="envs.py",
+        seen="v1/attention/backends/utils.py",
         log=(
             r"Invalid value '\w+' for VLLM_KV_CACHE_LAYOUT",
             r"VLLM_KV_CACHE_LAYOUT=\w+ does not satisfy every",

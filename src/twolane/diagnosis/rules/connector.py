@@ -221,7 +221,7 @@ RULES = (
             "dynamo#10654, vllm#44143, vllm#45843"
         ),
         confirmed="source",
-        seen="distributed/nixl_utils.py",
+        seen="distributed/kv_transfer/kv_connector/v1/nixl/base_worker.py",
         log=(r"NIXL is not available",),
     ),
     Rule(

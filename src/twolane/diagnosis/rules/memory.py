@@ -211,7 +211,7 @@ RULES = (
         ),
         source="v1/worker/utils.py:763; vllm#58063, #20305, #50135",
         confirmed="source",
-        seen="v1/worker/cpu_worker.py",
+        seen="v1/worker/utils.py",
         log=(r"Free memory on device (\S+) \((\d{1,9}\.?\d*)/(\d{1,9}\.?\d*) GiB\) on startup",),
         together=shared_devices,
         tell=held_by_others,

@@ -56,7 +56,7 @@ RULES = (
         fix="One rank hangs: NCCL, GPU fault, or first-use JIT. py-spy the workers.",
         source="multiproc_executor.py:442",
         confirmed="source",
-        seen="v1/engine/async_llm.py",
+        seen="v1/executor/multiproc_executor.py",
         log=(r"RPC call to (\w+) timed out",),
     ),
     Rule(

@@ -43,10 +43,18 @@ def expired_requests(found: list[Match], _: Context) -> str:
             f"{never}")  # fmt: skip
 
 
-def invalid_requests(found: list[Match], _: Context) -> str:
-    return (f"Treat the answers of these requests as invalid: {requests(found)}. Then a longer "
-            "kv_lease_duration and fewer requests in flight; watch "
-            "vllm:nixl_num_notifications_after_expiry_total.")  # fmt: skip
+def invalid_requests(found: list[Match], context: Context) -> str:
+    expired = context.matches.get("RUN01")
+    why = (
+        "Then a longer kv_lease_duration and fewer requests in flight"
+        if expired
+        else "No lease expired in this log, so look for a handoff that was used twice, or a "
+        "request that was aborted on the prefill engine; else a longer kv_lease_duration"
+    )
+    return (
+        f"Treat the answers of these requests as invalid: {requests(found)}. {why}; watch "
+        "vllm:nixl_num_notifications_after_expiry_total."
+    )
 
 
 def failed_peer(found: list[Match], _: Context) -> str:
@@ -200,7 +208,7 @@ RULES = (
             "distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py; vllm#26896, #22454"
         ),
         confirmed="source",
-        seen="distributed/kv_transfer/kv_connector/v1/mooncake/mooncake_connector.py",
+        seen="distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py",
         log=(r"Got invalid KVTransferParams: .* This request will not utilize KVTransfer",),
     ),
     Rule(
