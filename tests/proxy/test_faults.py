@@ -298,3 +298,21 @@ async def test_a_slow_reader_pauses_the_engine() -> None:
                 await asyncio.sleep(0.001)
         call.connection.resume_reading()
         assert (await call.answer()).text == expected(tokens=1_000_000)
+
+
+async def test_reading_a_large_body_gives_others_their_turn() -> None:
+    async with rig() as r:
+        turns = 0
+        done = False
+
+        async def count() -> None:
+            nonlocal turns
+            while not done:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.create_task(count())
+        await r.ask(completion("x" * 7_000_000))
+        done = True
+        await counting
+        assert turns > 7_000_000 / 512 / 1024

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import signal
@@ -32,7 +33,15 @@ def run(config: ProxyConfig) -> None:
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config, lambda port: _say(config.host, port)))
+        runner.run(serve(config, lambda port: _started(config.host, port)))
+
+
+def _started(host: str, port: int) -> None:
+    # What exists now exists for good: left to the collector, it stalls every stream for some
+    # milliseconds whenever the oldest generation is collected.
+    gc.collect()
+    gc.freeze()
+    _say(host, port)
 
 
 def _say(host: str, port: int) -> None:
