@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import BinaryIO
 
 import msgspec
@@ -42,11 +43,12 @@ TELLING = (
     rb"|init engine \(|non-default args|.{0,40}GPU KV cache size|.{0,40}CPU KV cache size"
 )
 STEADY = rb"Engine \d|\d++ Engines Agg|KV Transfer metrics|SpecDecoding metrics"
+ALL_WELL = b"0, Num KV expired reqs=0, Num notifs after expiry=0"
 # The first capital P of a stats line is in "Preemptions" if it has any, else in GPU or CPU.
 FAILING = (
     rb"(?:Engine \d|\d++ Engines Agg)[^P\n]*+Preemptions: "
     rb"|KV Transfer metrics: N[^N\n]*+Num failed transfers="
-    rb"(?!0, Num KV expired reqs=0, Num notifs after expiry=0)"
+    rb"(?!" + ALL_WELL + rb")"
 )
 
 
@@ -63,6 +65,7 @@ def interesting(telling: bytes) -> re.Pattern[bytes]:
     )
 
 
+NO_FIGURE = interesting(TELLING)
 EVERY_FIGURE = interesting(TELLING + rb"|" + STEADY)
 FAILURES_ONLY = interesting(TELLING + rb"|" + FAILING)
 
@@ -85,13 +88,22 @@ class Chunk:
         self.data = data  # tail of the chunk before, then this chunk; data[start] is its first byte
         self.start = start
         self.first = first
-        self.pattern = EVERY_FIGURE if sampled else FAILURES_ONLY
+        self.pattern = EVERY_FIGURE if sampled else FAILURES_ONLY if self.failing() else NO_FIGURE
         self._counted = (start, first)  # a place and the number of the line that begins there
 
-    def starts(self) -> list[int]:
+    def failing(self) -> bool:
+        """Whether some stats line tells of a failure: counting in bytes is faster than reading."""
+        steady = self.data.count(b"Num failed transfers=" + ALL_WELL)
+        return b" Preemptions: " in self.data or steady < self.data.count(b"Num failed transfers=")
+
+    def starts(self, most: int | None = None) -> list[int]:
         """Where the lines worth reading begin; the byte before data[start] is a newline."""
-        found = self.pattern.finditer(self.data, self.start - 1)
+        found = islice(self.pattern.finditer(self.data, self.start - 1), most)
         return [at for match in found if (at := match.end()) < len(self.data)]
+
+    def telling(self, start: int) -> bool:
+        """Whether the line at `start` is worth reading."""
+        return self.pattern.match(self.data, start - 1) is not None
 
     def raw(self, start: int) -> bytes:
         end = self.data.find(b"\n", start, start + LONGEST)

@@ -22,6 +22,7 @@ from twolane.diagnosis.service import Service
 MOST_MATCHES = 1000  # kept with their text; request ids of wrong answers are read from them
 MOST_KNOWN = 100_000  # line templates remembered; then they are forgotten and learnt anew
 DENSE = 4096  # telling lines in a chunk from which they are compared before they are looked at
+SAME_NEWS = 4  # of equal lines in one chunk that tell how far an engine got
 BEFORE = 24  # lines of the same process kept in front of a match
 VARYING = b"0123456789abcdef"  # digits and hexadecimal ids: what differs in a repeated line
 
@@ -91,32 +92,43 @@ class Reading:
         self.hangs: Match | None = None
         self.raised: Match | None = None
         self._known: dict[bytes, Template] = {}
+        self._boring: dict[re.Pattern[bytes], set[bytes]] = {}
         self._stamp = ""
 
     def read(self, stream: BinaryIO) -> None:
         for chunk in chunks(stream):
-            starts = chunk.starts()
-            for start in starts if len(starts) < DENSE else self.unlike(chunk, starts):
+            starts = chunk.starts(DENSE)
+            for start in starts if len(starts) < DENSE else self.unlike(chunk):
                 self.look(chunk, start)
 
-    def unlike(self, chunk: Chunk, starts: list[int]) -> list[int]:
+    def unlike(self, chunk: Chunk) -> list[int]:
         """Of a chunk full of telling lines, those that are new; lines like others are counted."""
         keys = chunk.body().translate(None, VARYING).split(b"\n")
-        quota = {key: self.room(key, times) for key, times in Counter(keys).items()}
-        places, telling = chunk.line_starts(), set(starts)
+        boring = self._boring.setdefault(chunk.pattern, set())
+        if len(boring) > MOST_KNOWN:
+            boring.clear()
+        kinds = ((key, times) for key, times in Counter(keys).items() if key not in boring)
+        quota = {key: room for key, times in kinds if (room := self.room(key, times))}
         out: list[int] = []
-        for index, key in enumerate(keys):
-            if quota[key]:
+        places = chunk.line_starts() if quota else ()
+        for index, key in enumerate(keys if quota else ()):
+            if quota.get(key):
                 quota[key] -= 1
-                if (start := int(places[index])) in telling:
+                start = int(places[index])
+                if chunk.telling(start):
                     out.append(start)
+                else:
+                    boring.add(key)
+                    quota[key] = 0
         return out
 
     def room(self, key: bytes, times: int) -> int:
         """How many of `times` lines like `key` are still worth a look; the others count now."""
         template = self._known.get(key)
-        if template is None or template.news:
-            return times if template else min(times, MOST_MATCHES)
+        if template is None:
+            return min(times, MOST_MATCHES)
+        if template.news:
+            return times if template.news == "figure" else min(times, SAME_NEWS)
         rules = {pattern.rule.id for pattern in template.patterns}
         least = min((self.counts.get(rule, 0) for rule in rules), default=MOST_MATCHES)
         look = min(times, max(0, MOST_MATCHES - least))
@@ -131,6 +143,7 @@ class Reading:
         if template is None:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
+                self._boring.clear()
             template = self._known[key] = learn(chunk.line(start).text)
         if template is not NOTHING:
             self.take(chunk, start, template)
