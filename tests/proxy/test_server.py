@@ -118,3 +118,7 @@ async def test_serve_ends_when_it_is_cancelled() -> None:
             await task
         assert not await accepts(ports[0])
         await asyncio.sleep(0)
+
+
+async def test_these_tests_run_on_the_loop_of_the_proxy() -> None:
+    assert type(asyncio.get_running_loop()).__module__ == "uvloop"
