@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from twolane.proxy.body import Body, without_transfer
+from twolane.proxy.body import without_transfer
 from twolane.proxy.client import Reply
 from twolane.proxy.config import EngineRole, ProxyConfig
 from twolane.proxy.fleet import Engine, Fleet, Reservation
@@ -29,95 +28,13 @@ from twolane.proxy.handoff import (
     StaleHandoffError,
 )
 from twolane.proxy.ledger import Account, comment, read_answer, times_of
-from twolane.proxy.leg import Answer, Collector, LegError, Relay, ask, open_leg, passable
+from twolane.proxy.leg import Answer, Collector, LegError, Relay, open_leg, passable
 from twolane.proxy.refusal import RefusalError, from_upstream
+from twolane.proxy.release import TOLD_P, Asked, LateAnswer, Releases
 from twolane.records import Ledger
 from twolane.wire.http1 import ClientConnection, Payload, WireError, payload_size
 
 log = logging.getLogger(__name__)
-
-# Statuses by which an engine's serving layer has looked at the request: vLLM then tells P itself
-# to free the blocks (_with_kv_transfer_rejection_cleanup). Others may come from a layer before.
-_TOLD_P = frozenset((400, 404))
-_LAST_WORD_S = 5.0  # for P to close, or to finish its answer, once it was told to stop
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the client asked: target, headers for the engines, body; `id` is the request's id."""
-
-    id: str
-    method: str
-    target: str
-    headers: tuple[tuple[str, str], ...]
-    body: Body
-    ledger_comment: bool = False
-
-
-@dataclass(frozen=True)
-class _LateAnswer:
-    """P has been told to stop. A request that still computes is aborted by that and frees its
-    blocks; one that had finished holds them, and its answer, on its way already, says which."""
-
-    handoff: Handoff
-    sink: Collector
-    connection: ClientConnection
-
-
-class Releases:
-    """Handoffs whose exchange is over: each told to P through D, in a task of its own."""
-
-    def __init__(self, config: ProxyConfig, fleet: Fleet) -> None:
-        self._config = config
-        self._fleet = fleet
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def start(self, handoff: Handoff, asked: Asked, engine: Engine) -> asyncio.Task[None]:
-        """Take the handoff over. `engine` is the D that was to read it, so that it has shaken
-        hands with P: at first contact the word to P is lost and the lease must run out."""
-        return self._keep(self._release(handoff, asked, engine))
-
-    def start_late(self, late: _LateAnswer, asked: Asked, engine: Engine) -> asyncio.Task[None]:
-        """Hear P out, then release what it holds."""
-        return self._keep(self._hear_out(late, asked, engine))
-
-    async def finish(self) -> None:
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-
-    def _keep(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _hear_out(self, late: _LateAnswer, asked: Asked, engine: Engine) -> None:
-        await asyncio.wait((late.sink.done,), timeout=_LAST_WORD_S)
-        late.connection.abort()
-        if late.sink.done.done():
-            late.sink.done.exception()  # seen: a P that stopped closes without an answer
-        if late.handoff.state == "held":
-            await self._release(late.handoff, asked, engine)
-
-    async def _release(self, handoff: Handoff, asked: Asked, engine: Engine) -> None:
-        others = [other for other in self._fleet.of("decode") if other is not engine]
-        for candidate in (engine, *others):
-            if await self._tell(candidate, handoff, asked):
-                handoff.end("released")
-                return
-        handoff.end("expired")
-        log.warning("request %s: no D could release its handoff; the lease will", asked.id)
-
-    async def _tell(self, engine: Engine, handoff: Handoff, asked: Asked) -> bool:
-        body = asked.body.for_release(handoff.raw)
-        head = engine.head("POST", asked.target, asked.headers, payload_size(body))
-        timeout_s = self._config.release_timeout_s
-        try:
-            answer = await ask(engine.pool, head, body, connect_s=timeout_s, answer_s=timeout_s)
-        except LegError as error:
-            log.info("release of %s through %s: %s", asked.id, engine.name, error)
-            return False
-        return answer.status in _TOLD_P
 
 
 @dataclass(frozen=True)
@@ -210,7 +127,7 @@ class Exchange:
                 answer = await asyncio.shield(sink.done)  # it may be heard out without us
         except asyncio.CancelledError:
             if handoff.state == "asked" and connection.ask_to_stop():
-                late = _LateAnswer(handoff, sink, connection)
+                late = LateAnswer(handoff, sink, connection)
                 self.release = self._releases.start_late(late, self._asked, d_engine)
             else:
                 connection.abort()
@@ -258,7 +175,7 @@ class Exchange:
         """
         if handoff.state != "held":
             return
-        if relay.answer.status in _TOLD_P:
+        if relay.answer.status in TOLD_P:
             handoff.end("released")
         elif connection.aborted_by_us and not connection.cut_off and not relay.answer.status:
             handoff.end("admitted")

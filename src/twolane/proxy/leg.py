@@ -14,7 +14,7 @@ from typing import Literal
 from twolane import clock
 from twolane.proxy.client import Reply
 from twolane.proxy.ledger import Tail
-from twolane.wire.http1 import ClientConnection, Headers, Payload
+from twolane.wire.http1 import ClientConnection, Headers, Payload, WireError
 from twolane.wire.pool import Pool
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024  # an answer that is not streamed is held whole
@@ -198,6 +198,8 @@ async def ask(
     except TimeoutError:
         connection.abort()
         raise LegError("timeout", f"no answer within {answer_s:g} s") from None
+    except WireError as error:
+        raise LegError("connect", str(error)) from None
     except BaseException:
         connection.abort()
         raise

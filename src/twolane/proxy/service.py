@@ -19,12 +19,13 @@ from twolane import clock
 from twolane.proxy.body import LARGE, Body
 from twolane.proxy.client import ClientSide, Members, Reply
 from twolane.proxy.config import EngineRole, ProxyConfig
-from twolane.proxy.exchange import Asked, Exchange, Releases, Services
+from twolane.proxy.exchange import Exchange, Services
 from twolane.proxy.fleet import Engine, Fleet
 from twolane.proxy.handoff import HandoffBook
 from twolane.proxy.ledger import REQUEST_HEADER, Account, LedgerLine
 from twolane.proxy.metrics import CONTENT_TYPE, Metrics
 from twolane.proxy.refusal import RefusalError
+from twolane.proxy.release import Asked, Releases
 from twolane.proxy.warm import Pair
 from twolane.records import Appender
 from twolane.wire.http1 import Payload
