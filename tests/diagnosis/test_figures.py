@@ -74,7 +74,7 @@ CASES = {
         served(stats(0.0, 88.0, tail=", External prefix cache hit rate: 100.0%"), consumer=True),
     ),
     "PERF04": (served(stats(0.0, 9.0, extra=", Preemptions: 31")), served(*QUIET)),
-    "PERF06": (served(BUDGET, *QUIET, *BUSY), served(BUDGET, *QUIET, *[stats(2400.0, 700.0)] * 3)),
+    "TOK07": (served(BUDGET, *QUIET, *BUSY), served(BUDGET, *QUIET, *[stats(2400.0, 700.0)] * 3)),
     "BENCH01": (
         served(cache_hits=900.0, cache_queries=1000.0),
         served(cache_hits=10.0, cache_queries=1000.0),
@@ -116,12 +116,16 @@ def test_a_prefill_engine_may_show_an_external_hit_rate_of_nothing() -> None:
 
 
 def test_a_stall_names_the_step_and_the_budget_that_would_hold() -> None:
-    service = CASES["PERF06"][0]
-    rule = RULES["PERF06"]
+    service = CASES["TOK07"][0]
+    rule = RULES["TOK07"]
     assert rule.load is not None
     (hit,) = rule.load(service)
     assert "a step of 8192 tokens takes 3.41 s" in hit.value
     assert "--max-num-batched-tokens 240" in hit.fix
+
+
+def test_a_stall_is_found_where_the_log_does_not_say_the_budget() -> None:
+    assert "takes" not in fired(served(*QUIET, *BUSY))["TOK07"]
 
 
 def test_a_stats_line_is_read_in_full() -> None:

@@ -23,6 +23,7 @@ MOST_MATCHES = 1000  # kept with their text; request ids of wrong answers are re
 MOST_KNOWN = 100_000  # line templates remembered; then they are forgotten and learnt anew
 DENSE = 4096  # telling lines in a chunk from which they are compared before they are looked at
 SAME_NEWS = 4  # of equal lines in one chunk that tell how far an engine got
+SAME_FIGURES = 512  # of one kind in a chunk: with a line every 10 s, more than an hour
 BEFORE = 24  # lines of the same process kept in front of a match
 VARYING = b"0123456789abcdef"  # digits and hexadecimal ids: what differs in a repeated line
 
@@ -128,7 +129,7 @@ class Reading:
         if template is None:
             return min(times, MOST_MATCHES)
         if template.news:
-            return times if template.news == "figure" else min(times, SAME_NEWS)
+            return min(times, SAME_FIGURES if template.news == "figure" else SAME_NEWS)
         rules = {pattern.rule.id for pattern in template.patterns}
         least = min((self.counts.get(rule, 0) for rule in rules), default=MOST_MATCHES)
         look = min(times, max(0, MOST_MATCHES - least))

@@ -10,6 +10,8 @@ from statistics import median
 
 import msgspec
 
+PREFILLING = 100.0  # prompt tokens/s of an interval that are a long prefill and not a last block
+
 
 class Interval(msgspec.Struct, frozen=True):
     """One stats line: averages over a log interval (10 s)."""
@@ -71,12 +73,16 @@ class Service(msgspec.Struct, kw_only=True):
         return [i.external_hit for i in self.intervals if i.external_hit is not None]
 
     def stall(self) -> tuple[float, float, float] | None:
-        """(quiet output rate, output rate beside prefills, prefill rate), if both kinds exist."""
-        quiet = [i.output_tok_s for i in self.intervals if i.prompt_tok_s < 1 and i.running]
-        busy = [i for i in self.intervals if i.prompt_tok_s >= 100 and i.running > 1]
-        if len(quiet) < 2 or not busy:
+        """Output a second of one stream in quiet intervals, beside prefills, and the prefill rate.
+
+        None unless both kinds of interval were seen. Preempting intervals count as neither.
+        """
+        calm = [i for i in self.intervals if not i.preemptions]
+        quiet = [i.output_tok_s / i.running for i in calm if i.prompt_tok_s < 1 and i.running]
+        busy = [i for i in calm if i.prompt_tok_s >= PREFILLING and i.running > 1]
+        if not quiet or not busy:
             return None
-        beside = median(i.output_tok_s for i in busy)
+        beside = median(i.output_tok_s / i.running for i in busy)
         return median(quiet), beside, median(i.prompt_tok_s for i in busy)
 
     def silent_run(self) -> int:

@@ -7,16 +7,13 @@ from collections.abc import Iterator
 from twolane.diagnosis.deployment import Side
 from twolane.diagnosis.findings import AFTERMATH, EXPLAINED
 from twolane.diagnosis.rule import Hit, Rule
-from twolane.diagnosis.service import Service
+from twolane.diagnosis.service import PREFILLING, Service
 
 SLOW = 5e9  # bytes/s of one rank between devices of a node; NVLink gives 20 to 100e9, TCP 0.3 to 3
 SMALL = 32e6  # bytes: below, latency decides, not the path
 MANY = 20_000  # descriptors a transfer (vllm#55434; unfragmented transfers show 1,500 to 2,400)
 POSTING = 0.5  # of the transfer time spent on posting: the CPU is the bottleneck, not the link
 ITSELF = 0.95  # external hit share below which a decode engine computes prompts
-BUSY = 100.0  # prompt tokens/s that are a prefill and not a last block
-FALL = 5.0  # output rate in quiet intervals over that beside a prefill
-TARGET = 0.1  # seconds of a step that readers tolerate
 
 
 def many_descriptors(service: Service) -> bool:
@@ -52,7 +49,7 @@ def prefills_itself(service: Service) -> Iterator[Hit]:
         yield Hit(f"{local:.0f} of {whole:.0f} prompt tokens computed here", "scrape")
         return
     partly = [hit for hit in service.external_hits if 0 < hit < ITSELF]
-    rates = [i.prompt_tok_s for i in service.intervals if i.prompt_tok_s >= BUSY]
+    rates = [i.prompt_tok_s for i in service.intervals if i.prompt_tok_s >= PREFILLING]
     if service.consumer is not False and partly:
         yield Hit(f"external hit rate {min(partly):.0%}", "prompt")
     elif service.consumer and rates:
@@ -73,20 +70,6 @@ def beyond_graphs(side: Side) -> Iterator[Hit]:
     largest = side.args.integer("max_cudagraph_capture_size")
     if largest and side.seqs and side.seqs * (1 + (side.drafts or 0)) > largest:
         yield Hit(f"{side.seqs} sequences, largest graph {largest}", "max_num_seqs")
-
-
-def stalls(service: Service) -> Iterator[Hit]:
-    rates = service.stall()
-    if rates is None or service.preemptions or rates[0] < FALL * max(rates[1], 0.1):
-        return
-    quiet, beside, prefill = rates
-    fits = int(prefill * TARGET)
-    step = f"; a step of {service.budget} tokens takes {service.budget / prefill:.2f} s" if (
-        service.budget) else ""  # fmt: skip
-    yield Hit(f"output {quiet:.0f} tok/s quiet, {beside:.0f} beside prefills of {prefill:.0f} "
-              f"tok/s{step}", "prompt",
-              fix=f"--max-num-batched-tokens {fits} would keep a step within {TARGET * 1e3:.0f} ms "
-              "at this prefill rate; or split prefill from decode.")  # fmt: skip
 
 
 RULES = (
@@ -181,21 +164,5 @@ RULES = (
         source="vllm#57355, #51509",
         rank=AFTERMATH,
         engine=beyond_graphs,
-    ),
-    Rule(
-        id="PERF06",
-        title="prefills stall the streams",
-        severity="warn",
-        when=(
-            "output falls to less than a fifth in the intervals in which prompts are "
-            "computed, without preemptions"
-        ),
-        so="First tokens or streams are slower than the layout allows.",
-        fix="Lower --max-num-batched-tokens, or split prefill from decode.",
-        source="v1/core/sched/scheduler.py; docs/how-we-measure.md",
-        confirmed="source",
-        seen="v1/metrics/loggers.py",
-        rank=AFTERMATH,
-        load=stalls,
     ),
 )

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from twolane.diagnosis.deployment import Side
 from twolane.diagnosis.findings import AFTERMATH
 from twolane.diagnosis.rule import Hit, Rule
+from twolane.diagnosis.service import Service
 
 BUDGET, LENGTH = "max_num_batched_tokens", "max_model_len"
 HUGE_BUDGET = 65_536  # from here on, activations of the profiling step dominate (vllm#15446)
+FALL = 5.0  # a stream's rate in quiet intervals over that beside a prefill (docs/how-we-measure)
 HELD = 0.1  # seconds: the stall that a reader hardly notices, where the deployment names none
 
 
@@ -75,6 +77,25 @@ def stall(side: Side) -> Iterator[Hit]:
         yield Hit(f"{budget} tokens / {rate:.0f} tok/s = {budget / rate:.2f} s a step", BUDGET,
                   fix=f"--max-num-batched-tokens {fits} keeps a step within {held * 1e3:.0f} ms; "
                   "or split prefill from decode.")  # fmt: skip
+
+
+def stalls(service: Service) -> Iterator[Hit]:
+    """Streams that stand still while prompts are computed, from stats lines."""
+    rates = service.stall()
+    if rates is None or rates[0] < FALL * max(rates[1], 0.01):
+        return
+    quiet, beside, prefill = rates
+    budget = service.budget
+    step = f"; a step of {budget} tokens takes {budget / prefill:.2f} s" if budget else ""
+    value = (
+        f"a stream gets {quiet:.0f} tok/s in quiet, {beside:.1f} beside prefills of "
+        f"{prefill:.0f} tok/s{step}"
+    )
+    fix = (
+        f"--max-num-batched-tokens {int(prefill * HELD)} would keep a step within "
+        f"{HELD * 1e3:.0f} ms at this prefill rate; or split prefill from decode."
+    )
+    yield Hit(value, "prompt", fix=fix)
 
 
 def no_slot(side: Side) -> Iterator[Hit]:
@@ -225,8 +246,11 @@ RULES = (
             "v1/core/sched/scheduler.py:640-655; blazux/qwen3.8-Flash-DGX#9 (30->0.2 "
             "tok/s), local-inference-lab/vllm#541 (270->6.6)"
         ),
+        confirmed="source",
+        seen="v1/metrics/loggers.py",
         rank=AFTERMATH,
         engine=stall,
+        load=stalls,
     ),
     Rule(
         id="TOK08",
