@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +317,68 @@ async def test_reading_a_large_body_gives_others_their_turn() -> None:
         done = True
         await counting
         assert turns > 7_000_000 / 512 / 1024
+
+
+async def test_a_release_that_fails_by_a_defect_is_counted_as_stranded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def defect(*_: object) -> bytes:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("twolane.proxy.body.Body.for_release", defect)
+    async with rig(strands=True) as r:
+        r.d.behaviour = Behaviour(status=500)
+        await r.ask(completion())
+        await r.settled()
+        book = r.proxy.book
+        assert (book.stranded, book.held, book.issued) == (1, 0, 2)
+        book.ends["released"] += book.ends.pop("stranded")  # the rig accepts none
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_clients_that_leave_at_any_moment_strand_nothing(seed: int) -> None:
+    dice = random.Random(seed)
+    async with rig(prefill=2, decode=2) as r:
+
+        async def one(i: int) -> str | None:
+            call = await r.call(completion(f"p{i}", 6, stream=dice.random() < 0.7))
+            if dice.random() < 0.5:
+                return (await call.answer()).text
+            for _ in range(dice.randrange(60)):
+                await asyncio.sleep(0)
+            call.leave()
+            return None
+
+        texts = await asyncio.gather(*(one(i) for i in range(256)))
+        for i, text in enumerate(texts):
+            assert text in (None, expected(f"p{i}", 6))
+        await r.settled()
+        async with asyncio.timeout(10):
+            while any(e.in_flight for e in (*r.prefill, *r.decode)):
+                await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_random_faults_under_load_strand_nothing(seed: int) -> None:
+    dice = random.Random(seed)
+    faults: list[Behaviour] = [
+        Behaviour(),
+        Behaviour(status=500),
+        Behaviour(status=503),
+        Behaviour(status=400),
+        Behaviour(fault="reset"),
+    ]
+    async with rig(prefill=2, decode=2) as r:
+        for engine in (*r.prefill, *r.decode):
+            engine.pick = lambda: dice.choice(faults)
+
+        async def one(i: int) -> None:
+            got = await r.ask(completion(f"p{i}", 3, stream=dice.random() < 0.5))
+            assert got.status in (200, 400, 500, 502, 503)
+            if got.status == 200 and got.complete:
+                assert got.text == expected(f"p{i}", 3)
+
+        for _ in range(4):
+            await asyncio.gather(*(one(i) for i in range(64)))
+        await r.settled()
+        assert r.proxy.book.issued > 20

@@ -104,6 +104,7 @@ class FaultEngine:
         self.role = role
         self.store = store or KvStore()
         self.behaviour = Behaviour()
+        self.pick: Callable[[], Behaviour] | None = None  # a behaviour for each request anew
         self.healthy = True
         self.seen: list[Seen] = []
         self.in_flight = 0
@@ -183,7 +184,8 @@ class FaultEngine:
             self.store.free(params, "rejected")
             out.error(404, f"The model `{body.get('model')}` does not exist.")
             return
-        behaviour = Behaviour() if _is_ours(body) else self.behaviour
+        picked = self.pick() if self.pick is not None else self.behaviour
+        behaviour = Behaviour() if _is_ours(body) else picked
         if behaviour.first_byte is not None:
             await behaviour.first_byte.wait()
         if await self._broke(behaviour, out):

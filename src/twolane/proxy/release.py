@@ -64,21 +64,27 @@ class Releases:
     def start(self, handoff: Handoff, asked: Asked, engine: Engine) -> asyncio.Task[None]:
         """Take the handoff over. `engine` is the D that was to read it, so that it has shaken
         hands with P: at first contact the word to P is lost and the lease must run out."""
-        return self._keep(self._release(handoff, asked, engine))
+        return self._keep(self._release(handoff, asked, engine), handoff)
 
     def start_late(self, late: LateAnswer, asked: Asked, engine: Engine) -> asyncio.Task[None]:
         """Hear P out, then release what it holds."""
-        return self._keep(self._hear_out(late, asked, engine))
+        return self._keep(self._hear_out(late, asked, engine), late.handoff)
 
     async def finish(self) -> None:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _keep(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def _keep(self, work: Coroutine[None, None, None], handoff: Handoff) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda done: self._done(done, handoff))
         return task
+
+    def _done(self, task: asyncio.Task[None], handoff: Handoff) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("defect in a release", exc_info=task.exception())
+        handoff.abandon()  # a release that worked has ended it: this strands nothing then
 
     async def _hear_out(self, late: LateAnswer, asked: Asked, engine: Engine) -> None:
         await asyncio.wait((late.sink.done,), timeout=_LAST_WORD_S)
