@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.diagnosis.check_cases import CASES
 from tests.diagnosis.fleet import pair, single
@@ -41,6 +42,23 @@ def test_a_finding_names_the_place_that_set_the_value() -> None:
 def test_a_finding_without_a_place_names_engine_and_option() -> None:
     found = check(pair(p="-tp 3", d="-tp 2"))
     assert [f.where for f in found if f.rule == "PAIR04"] == ["d0: -tp"]
+
+
+def test_hosts_are_told_apart_by_their_side_channels() -> None:
+    host, same = "VLLM_NIXL_SIDE_CHANNEL_HOST", {"VLLM_NIXL_SIDE_CHANNEL_PORT": "5600"}
+    two = pair(d="--port 8100", env=same, penv={host: "10.0.0.1"}, denv={host: "10.0.0.2"})
+    assert check(two) == []
+    one = pair(env=same, penv={host: "10.0.0.1"}, denv={host: "10.0.0.1"})
+    assert [finding.rule for finding in check(one)] == ["PORT01"]
+    half = pair(denv={host: "10.0.0.2"})
+    assert [finding.rule for finding in check(half)] == ["PORT03"]
+
+
+def test_a_pair_is_known_by_its_connectors_roles() -> None:
+    base = pair(p="-tp 3", d="-tp 2")
+    engines = [msgspec.structs.replace(engine, role="both") for engine in base.engines]
+    unsaid = msgspec.structs.replace(base, engines=engines)
+    assert "PAIR04" in {finding.rule for finding in check(unsaid)}
 
 
 def test_a_nested_connector_counts() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +15,9 @@ from tests.diagnosis.fleet import DENSE, HYBRID, MLA, SLIDING, pair
 
 from twolane.diagnosis.deployment import Deployment, Engine, read_deployment
 from twolane.diagnosis.model_shape import shape_of
+from twolane.diagnosis.postmortem import concluded
 from twolane.diagnosis.preflight import check
+from twolane.diagnosis.reading import Reading
 from twolane.diagnosis.vllm_facts import facts
 from twolane.errors import QuestionError
 
@@ -98,3 +102,34 @@ def test_what_is_no_deployment_is_a_bad_question(text: bytes) -> None:
 def test_an_empty_deployment_has_no_finding() -> None:
     assert check(Deployment(engines=[])) == []
     assert check(msgspec.structs.replace(pair(), model_config={"num_hidden_layers": "x"})) == []
+
+
+LINES = sorted(
+    {line for path in (Path(__file__).parent / "logs").glob("*.log")
+     for line in path.read_bytes().splitlines()}
+)  # fmt: skip
+
+
+@st.composite
+def damaged_log(draw: st.DrawFn) -> bytes:
+    """Lines of all samples mixed, with digits multiplied and bytes replaced."""
+    lines = draw(st.lists(st.sampled_from(LINES), max_size=12))
+    text = bytearray(b"\n".join(lines))
+    for at, byte in draw(
+        st.lists(st.tuples(st.integers(0, 10**4), st.integers(0, 255)), max_size=9)
+    ):
+        if text:
+            text[at % len(text)] = byte
+    many = draw(st.sampled_from([b"", b"9" * 30, b"."]))
+    return bytes(text).replace(b"1", b"1" + many)
+
+
+@settings(deadline=None)
+@given(damaged_log())
+def test_a_damaged_log_is_diagnosed_without_trouble(content: bytes) -> None:
+    def said() -> object:
+        reading = Reading("engine.log")
+        reading.read(io.BytesIO(content))
+        return concluded([reading], [reading.service], None)
+
+    assert said() == said()

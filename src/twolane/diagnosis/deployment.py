@@ -18,6 +18,7 @@ from twolane.diagnosis.vllm_facts import facts
 from twolane.errors import QuestionError
 
 NIXL = ("NixlConnector", "NixlPullConnector", "NixlPushConnector")
+LOOPBACK = ("", "localhost", "127.0.0.1", "::1", "0.0.0.0")
 DRAFTERS_WITHOUT_KV = ("ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator")
 
 
@@ -177,6 +178,13 @@ class Side:
         return role if isinstance(role, str) else None
 
     @property
+    def role(self) -> str:
+        """Its part in a split: as said, or as its connector's role has it."""
+        by_connector = {"kv_producer": "prefill", "kv_consumer": "decode"}
+        said = self.engine.role
+        return said if said != "both" else by_connector.get(self.kv_role or "", "both")
+
+    @property
     def nixl(self) -> bool:
         return any(c.name in NIXL for c in self.connectors)
 
@@ -229,6 +237,12 @@ class Side:
         return self.env.get("VLLM_NIXL_SIDE_CHANNEL_HOST")
 
     @property
+    def host(self) -> str:
+        """The host it runs on: as said, or the address it lets its peers reach it by."""
+        said = self.side_host or ""
+        return self.engine.host or ("" if said in LOOPBACK else said)
+
+    @property
     def api_port(self) -> int:
         port = self.args.integer("port")
         return 8000 if port is None else port
@@ -266,8 +280,13 @@ def merged(config: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
+def apart(one: Side, other: Side) -> bool:
+    """Whether two engines are known to run on different hosts."""
+    return bool(one.host and other.host) and one.host != other.host
+
+
 def pairs(sides: list[Side]) -> Iterator[tuple[Side, Side]]:
     """Every prefill engine with every decode engine."""
-    for prefill in (s for s in sides if s.engine.role == "prefill"):
-        for decode in (s for s in sides if s.engine.role == "decode"):
+    for prefill in (s for s in sides if s.role == "prefill"):
+        for decode in (s for s in sides if s.role == "decode"):
             yield prefill, decode

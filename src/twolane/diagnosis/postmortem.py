@@ -42,13 +42,15 @@ def diagnose(
     deployment: Deployment | None = None,
     before: Path | None = None,
     after: Path | None = None,
+    served: Sequence[Service] = (),
 ) -> Diagnosis:
     """What the logs of one or several engines, and two scrapes of one of them, say went wrong.
 
+    `served` adds figures that are at hand already (figures.from_metrics of two samples).
     Raises QuestionError where a file cannot be read.
     """
     readings = [read(path, deployment) for path in paths]
-    services = [reading.service for reading in readings]
+    services = [*(reading.service for reading in readings), *served]
     if before is not None and after is not None:
         services.append(scraped(before, after))
     for service in services:

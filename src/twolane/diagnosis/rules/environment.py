@@ -99,7 +99,7 @@ def ucx_without_cuda(side: Side) -> Iterator[Hit]:
 
 
 def eager_decode(side: Side) -> Iterator[Hit]:
-    decodes = side.engine.role == "decode" and side.platform != "cpu"
+    decodes = side.role == "decode" and side.platform != "cpu"
     if decodes and side.args.flag("enforce_eager"):
         yield Hit("--enforce-eager", "enforce_eager")
 

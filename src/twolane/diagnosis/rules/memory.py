@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from twolane.diagnosis.deployment import Deployment, Side
+from twolane.diagnosis.deployment import Deployment, Side, apart
 from twolane.diagnosis.findings import AFTERMATH
 from twolane.diagnosis.kv_memory import BYTES, GIB, MARGIN, kv_need, longest, value_bytes
 from twolane.diagnosis.rule import Context, Hit, Match, Rule
@@ -96,7 +96,7 @@ def sharing(sides: list[Side]) -> Iterator[tuple[Side, Side, int]]:
     """Pairs of engines on one host that use the same device."""
     for one, other in combinations(sides, 2):
         both = set(devices_of(one)) & set(devices_of(other))
-        if both and one.engine.host == other.engine.host and one.platform != "cpu":
+        if both and not apart(one, other) and one.platform != "cpu":
             yield one, other, min(both)
 
 

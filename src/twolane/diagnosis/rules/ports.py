@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from twolane.diagnosis.deployment import Deployment, Side
+from twolane.diagnosis.deployment import LOOPBACK, Deployment, Side, apart
 from twolane.diagnosis.findings import AFTERMATH
 from twolane.diagnosis.rule import Hit, Rule
 from twolane.diagnosis.vllm_args import plain_int
 
 SIDE_PORT, SIDE_HOST = "VLLM_NIXL_SIDE_CHANNEL_PORT", "VLLM_NIXL_SIDE_CHANNEL_HOST"
-LOOPBACK = ("", "localhost", "127.0.0.1", "::1")
 
 
 def neighbours(sides: list[Side]) -> Iterator[tuple[Side, Side]]:
-    """Pairs of engines on one host."""
-    return ((a, b) for a, b in combinations(sides, 2) if a.engine.host == b.engine.host)
+    """Pairs of engines that may run on one host."""
+    return ((a, b) for a, b in combinations(sides, 2) if not apart(a, b))
 
 
 def side_ports_overlap(deployment: Deployment, sides: list[Side]) -> Iterator[Hit]:
@@ -41,9 +40,9 @@ def foreign_address(_: Deployment, sides: list[Side]) -> Iterator[Hit]:
 
 
 def localhost_across(_: Deployment, sides: list[Side]) -> Iterator[Hit]:
-    hosts = {side.engine.host for side in sides if side.nixl}
+    hosts = {side.host for side in sides if side.nixl}
     for side in sides if len(hosts) > 1 else []:
-        serves = side.engine.role != "decode" or side.push
+        serves = side.role != "decode" or side.push
         if side.nixl and serves and (side.side_host or "") in LOOPBACK:
             yield Hit(f"{SIDE_HOST} is {side.side_host or 'not set (localhost)'}", SIDE_HOST,
                       side=side.name)  # fmt: skip
@@ -67,7 +66,7 @@ def other_ports(side: Side) -> dict[int, str]:
 
 def side_port_meets(_: Deployment, sides: list[Side]) -> Iterator[Hit]:
     for side in sides:
-        near = [s for s in sides if s.engine.host == side.engine.host]
+        near = [s for s in sides if not apart(s, side)]
         for other in near if side.nixl else []:
             for port, name in other_ports(other).items():
                 if port in side.side_ports:
@@ -96,7 +95,7 @@ def rpc_ports(_: Deployment, sides: list[Side]) -> Iterator[Hit]:
 
 
 def pull_without_rdma(deployment: Deployment, sides: list[Side]) -> Iterator[Hit]:
-    hosts = {side.engine.host for side in sides if side.nixl}
+    hosts = {side.host for side in sides if side.nixl}
     if deployment.rdma is False and len(hosts) > 1:
         for side in sides:
             if side.nixl and not side.push:

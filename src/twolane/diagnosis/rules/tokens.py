@@ -69,7 +69,7 @@ def budget_huge(side: Side) -> Iterator[Hit]:
 def stall(side: Side) -> Iterator[Hit]:
     """The stall that the budget will cause, where the prefill rate is known."""
     rate, budget = side.deployment.prefill_tok_s, side.budget
-    if side.engine.role != "both" or not rate or not budget or rate <= 0:
+    if side.role != "both" or not rate or not budget or rate <= 0:
         return
     held = (side.deployment.stall_ms or HELD * 1e3) / 1e3
     if budget / rate > held:
