@@ -296,3 +296,19 @@ def test_an_aborted_body_was_cut_off() -> None:
 
 def test_payload_size() -> None:
     assert payload_size(b"ab") == payload_size(memoryview(b"ab")) == payload_size([b"a", b"b"]) == 2
+
+
+@given(st.data())
+def test_mutated_answers_end_once_and_never_crash(data: st.DataObject) -> None:
+    stream = bytearray(data.draw(st.sampled_from([CHUNKED, SIZED, UNTIL_CLOSE])))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(stream) - 1))
+        stream[at] = data.draw(st.integers(0, 255))
+    connection, _, sink = asked()
+    cut = data.draw(st.integers(0, len(stream)))
+    for piece in (bytes(stream[:cut]), bytes(stream[cut:])):
+        if piece:
+            connection.data_received(piece)
+    connection.connection_lost(None)
+    assert len(sink.ends) == 1
+    assert not connection.reusable

@@ -79,10 +79,12 @@ class Reply:
         self._send(self._head(status, headers))
 
     def write(self, data: bytes) -> None:
+        if self._bodiless:
+            return
         self._send(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def end(self) -> None:
-        if self._chunked:
+        if self._chunked and not self._bodiless:
             self._send(b"0\r\n\r\n")
         self._finish()
 
@@ -206,7 +208,7 @@ class ClientSide(asyncio.Protocol):
         except BadRequestError as error:
             self._last = True
             self._refusal = error
-            requests = []
+            requests = error.requests
         self._waiting.extend((request, self._active_ns) for request in requests)
         if len(self._waiting) > self._limits.pipelined:
             self._last = True
@@ -251,7 +253,8 @@ class ClientSide(asyncio.Protocol):
             self._transport.close()
 
     def _serve(self, request: Request, received_ns: int) -> None:
-        self._reply = Reply(self._transport, request, request.keep_alive and not self._last)
+        more = bool(self._waiting) or self._refusal is not None or not self._last
+        self._reply = Reply(self._transport, request, request.keep_alive and more)
         if self._paused:
             self._reply.pause()
         loop = asyncio.get_running_loop()
@@ -277,7 +280,8 @@ class ClientSide(asyncio.Protocol):
     def drain(self) -> None:
         """Serve what has begun and close then."""
         self._last = True
-        if self._reply is not None and not self._reply.started:
+        nothing_more = not self._waiting and self._refusal is None
+        if self._reply is not None and not self._reply.started and nothing_more:
             self._reply.keep_alive = False
         self._next()
 

@@ -27,12 +27,16 @@ class Limits:
 
 
 class BadRequestError(Exception):
-    """The connection must be closed after answering `status`."""
+    """The connection must be closed after answering `status`.
+
+    `requests` were complete before the fault and are still to be served, in front of it.
+    """
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
+        self.requests: list[Request] = []
 
 
 @dataclass(slots=True)
@@ -79,14 +83,21 @@ class RequestParser:
         self._wants_continue = False
 
     def feed(self, data: bytes) -> list[Request]:
-        """The requests that `data` completes.
+        """The requests that `data` completes. Raises BadRequestError."""
+        try:
+            self._parse(data)
+        except BadRequestError as error:
+            error.requests = self._take()
+            raise
+        return self._take()
 
-        Raises BadRequestError, whose requests before the fault are lost with the connection.
-        """
+    def _parse(self, data: bytes) -> None:
         self._since_progress += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
+            # The parser has handed the request out: it must not be served as if it were plain.
+            self._requests.pop()
             raise BadRequestError(400, "upgrades and CONNECT are not supported") from None
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, BadRequestError):
@@ -94,6 +105,8 @@ class RequestParser:
             raise BadRequestError(400, f"not a valid HTTP/1.1 request: {error}") from None
         if self._since_progress > self._limits.head:
             raise self._too_long()
+
+    def _take(self) -> list[Request]:
         requests, self._requests = self._requests, []
         return requests
 

@@ -1,0 +1,247 @@
+"""The client's side alone: bytes in, replies out, over a fake transport."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tests.wire.fake_transport import FakeTransport
+
+from twolane.proxy.client import ClientSide, Members, Reply
+from twolane.proxy.refusal import RefusalError
+from twolane.wire.requests import Limits, Request
+
+GET = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+class Side:
+    """A client's side whose handler is `serve`, for one connection."""
+
+    def __init__(
+        self, serve: Callable[[Request, Reply], None], limits: Limits | None = None
+    ) -> None:
+        self.served: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.cancelled = 0
+        self._serve = serve
+        self.members: Members[ClientSide] = Members()
+        self.side = ClientSide(self._handle, limits or Limits(), 60, self.members)
+        self.transport = FakeTransport()
+        self.side.connection_made(self.transport)
+
+    async def _handle(self, request: Request, reply: Reply, received_ns: int) -> None:
+        self.served.append(request.target)
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        self._serve(request, reply)
+
+    async def feed(self, data: bytes) -> bytes:
+        self.transport.written = b""
+        self.side.data_received(data)
+        await turns()
+        return self.transport.written
+
+    def lose(self) -> None:
+        self.side.connection_lost(None)
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def whole(request: Request, reply: Reply) -> None:
+    reply.whole(200, [], b"ok")
+
+
+def streamed(request: Request, reply: Reply) -> None:
+    reply.start(200, [(b"x", b"y")])
+    reply.write(b"hello")
+    reply.end()
+
+
+async def test_whole_replies_keep_the_connection() -> None:
+    one = Side(whole)
+    back = await one.feed(GET)
+    assert back == b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: keep-alive\r\n\r\nok"
+    assert await one.feed(GET) == back
+    assert not one.transport.is_closing()
+    one.lose()
+    assert one.members.none.is_set()
+
+
+async def test_streams_are_chunked_for_1_1_and_until_close_for_1_0() -> None:
+    one = Side(streamed)
+    back = await one.feed(GET)
+    assert back.endswith(b"transfer-encoding: chunked\r\nconnection: keep-alive\r\n\r\n"
+                         b"5\r\nhello\r\n0\r\n\r\n")  # fmt: skip
+    one.lose()
+    old = Side(streamed)
+    back = await old.feed(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+    assert back.endswith(b"connection: close\r\n\r\nhello")
+    assert old.transport.closed
+    old.lose()
+
+
+async def test_head_has_no_body_that_the_next_reply_could_be_taken_for() -> None:
+    for serve in (whole, streamed):
+        one = Side(serve)
+        back = await one.feed(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert back.endswith(b"\r\n\r\n")
+        assert back.count(b"\r\n\r\n") == 1
+        one.lose()
+
+
+async def test_close_is_honoured() -> None:
+    one = Side(whole)
+    back = await one.feed(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n" + GET)
+    assert b"connection: close" in back
+    assert one.transport.closed
+    assert one.served == ["/"]
+    one.lose()
+
+
+async def test_a_client_that_leaves_cancels_its_request_and_those_behind_it() -> None:
+    one = Side(whole)
+    one.gate.clear()
+    await one.feed(GET + GET)
+    one.lose()
+    await turns()
+    assert (one.cancelled, one.served) == (1, ["/a"])
+
+
+async def test_a_request_is_served_before_the_fault_behind_it() -> None:
+    one = Side(whole)
+    back = await one.feed(GET + b"nonsense\r\n\r\n")
+    assert [part.split()[0] for part in back.split(b"HTTP/1.1 ")[1:3]] == [b"200", b"400"]
+    assert one.served == ["/a"]
+    one.lose()
+
+
+async def test_an_upgrade_is_refused_and_not_served() -> None:
+    one = Side(whole)
+    upgrade = b"GET /u HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
+    assert (await one.feed(GET + upgrade + GET)).count(b"HTTP/1.1 400 ") == 1
+    assert one.served == ["/a"]
+    one.lose()
+
+
+async def test_a_fault_is_answered_after_what_came_before_it() -> None:
+    one = Side(whole)
+    one.gate.clear()
+    assert await one.feed(GET) == b""
+    assert await one.feed(b"nonsense\r\n\r\n") == b""
+    one.gate.set()
+    await turns()
+    good, _, bad = one.transport.written.partition(b"ok")
+    assert good.startswith(b"HTTP/1.1 200 ")
+    assert bad.startswith(b"HTTP/1.1 400 ")
+    assert b"connection: close" in bad
+    assert one.transport.closed
+    one.lose()
+
+
+async def test_too_many_pipelined_requests_are_not_served() -> None:
+    one = Side(whole, Limits(pipelined=3))
+    one.gate.clear()
+    await one.feed(GET * 5)
+    await one.feed(GET * 5)
+    one.gate.set()
+    await turns()
+    assert len(one.served) == 5
+    assert one.transport.written.count(b"connection: close") == 1
+    assert one.transport.closed
+    one.lose()
+
+
+async def test_continue_is_given_to_a_client_that_waits_for_it() -> None:
+    one = Side(whole)
+    head = b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+    assert await one.feed(head) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert (await one.feed(b"{}")).startswith(b"HTTP/1.1 200 ")
+    one.lose()
+
+
+async def test_a_reply_that_breaks_off_has_no_end() -> None:
+    def broken(request: Request, reply: Reply) -> None:
+        reply.start(200, [])
+        reply.write(b"hello")
+        reply.break_off()
+
+    one = Side(broken)
+    back = await one.feed(GET)
+    assert back.endswith(b"5\r\nhello\r\n")
+    assert one.transport.closed
+    one.lose()
+
+
+async def test_a_handler_that_answers_nothing_ends_the_connection() -> None:
+    one = Side(lambda request, reply: None)
+    assert await one.feed(GET) == b""
+    assert one.transport.aborted
+    one.lose()
+
+
+async def test_refusals_are_openai_shaped() -> None:
+    one = Side(lambda request, reply: reply.refuse(RefusalError(429, "later")))
+    back = await one.feed(GET)
+    assert back.startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
+    assert b"retry-after: 1\r\n" in back
+    assert back.endswith(
+        b'{"error":{"message":"later","type":"RateLimitError","param":null,"code":429}}'
+    )
+    one.lose()
+
+
+async def test_a_slow_client_pauses_what_is_attached() -> None:
+    class Engine:
+        reading = True
+
+        def pause_reading(self) -> None:
+            self.reading = False
+
+        def resume_reading(self) -> None:
+            self.reading = True
+
+    engine = Engine()
+    held: list[Reply] = []
+
+    def start(request: Request, reply: Reply) -> None:
+        reply.start(200, [])
+        held.append(reply)
+        reply.attach(engine)
+        one.side.pause_writing()
+        assert (engine.reading, reply.paused) == (False, True)
+        one.side.resume_writing()
+        assert (engine.reading, reply.paused) == (True, False)
+        one.side.pause_writing()
+        engine.reading = True
+        reply.attach(engine)  # attached while it is slow
+        assert not engine.reading
+        reply.end()
+
+    one = Side(start)
+    await one.feed(GET)
+    assert held[0].ended
+    one.lose()
+
+
+async def test_draining_serves_what_has_begun_and_closes() -> None:
+    one = Side(whole)
+    one.gate.clear()
+    await one.feed(GET)
+    one.side.drain()
+    assert not one.transport.is_closing()
+    one.gate.set()
+    await turns()
+    assert b"connection: close" in one.transport.written
+    assert one.transport.closed
+    one.lose()
+    idle = Side(whole)
+    idle.side.drain()
+    assert idle.transport.closed
+    idle.lose()
