@@ -1,7 +1,7 @@
 """One tiny request through a P-D pair before any user's.
 
 Why: at first contact D shakes hands with P (metadata over the side channel, then the transfer
-agent), which costs the first user tens of milliseconds and more; and until it has, a word to P to
+library), which costs the first user tens of milliseconds and more; and until it has, a word to P to
 free a handoff's blocks is lost, so that they live out the lease.
 """
 
