@@ -71,10 +71,7 @@ CASES: dict[str, tuple[Deployment, Deployment]] = {
     ),
     "HYB09": (pair(model="hybrid", p="-tp 4", d="-tp 2"), pair(model="hybrid", p="-tp 2")),
     "HYB11": (pair(model="hybrid", d="--use-replayssm"), single("--use-replayssm")),
-    "HYB12": (
-        pair(model="hybrid", p="--no-enable-chunked-prefill"),
-        pair(p="--no-enable-chunked-prefill --max-num-batched-tokens 64k"),
-    ),
+    "HYB12": (pair(p="--no-enable-chunked-prefill"), pair(p="--enable-chunked-prefill")),
     "PAIR01": (pair(p="--kv-cache-dtype fp8"), pair(both="--kv-cache-dtype fp8")),
     "PAIR03": (
         pair(p="--block-size 64", d="--block-size 16"),

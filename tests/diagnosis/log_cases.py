@@ -258,7 +258,8 @@ MISSES: dict[str, str] = {
     "TOK10": "The decoder prompt has length 100",
     "TOK11": "max_num_active_seqs (100), max_num_seqs (256)",
     "TOK13": "User-specified max_model_len (1048576) is greater than the derived max_model_len "
-    "(max_position_embeddings=1.0). To allow overriding this maximum, set the env var",
+    "(max_position_embeddings=1.0). To allow overriding this maximum, set the env var "
+    "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1. VLLM_ALLOW_LONG_MAX_MODEL_LEN must be used with extreme",
     "MEM01": "Maximum concurrency for 32,768 tokens per request: 23.29x",
     "MEM02": "Available KV cache memory: 71.42 GiB",
     "MEM03": "Free memory on device cuda:3 is 130 GiB",

@@ -113,7 +113,7 @@ RULES = (
         so=("The engine refuses to start, after the minutes that loading may already have taken."),
         fix='Add "kv_role":"kv_producer" (prefill) or "kv_consumer" (decode).',
         source="config/kv_transfer.py",
-        confirmed="source",
+        confirmed="executed",
         seen="config/kv_transfer.py",
         log=(r"Please specify kv_role when kv_connector is set",),
         engine=role_missing,
@@ -126,7 +126,7 @@ RULES = (
         so=("The engine refuses to start, after the minutes that loading may already have taken."),
         fix="Use one of the three literals.",
         source="config/kv_transfer.py (pydantic literal)",
-        confirmed="source",
+        confirmed="executed",
         seen="config/kv_transfer.py",
         log=(r"Input should be 'kv_producer', 'kv_both' or 'kv_consumer'",),
         engine=role_misspelt,
@@ -145,7 +145,7 @@ RULES = (
             " + VLLM_NIXL_SIDE_CHANNEL_HOST/PORT."
         ),
         source="config/kv_transfer.py; vllm#20965 (old example)",
-        confirmed="source",
+        confirmed="executed",
         seen="config/kv_transfer.py",
         log=(r"(kv_rank|kv_parallel_size|kv_buffer_size|kv_ip)\s+Unexpected keyword argument",),
         engine=fields_gone,
@@ -166,7 +166,7 @@ RULES = (
             "OffloadingConnector..., or set kv_connector_module_path."
         ),
         source="distributed/kv_transfer/kv_connector/factory.py",
-        confirmed="source",
+        confirmed="executed",
         seen="distributed/kv_transfer/kv_connector/factory.py",
         log=(r"Unsupported connector type: \S+",),
         engine=connector_unknown,
@@ -182,7 +182,7 @@ RULES = (
             " an error)."
         ),
         source="config/kv_transfer.py; vllm#34896, #32200",
-        confirmed="source",
+        confirmed="executed",
         seen="config/kv_transfer.py",
         log=(r"Input should be 'recompute' or 'fail'",),
         engine=policy_unknown,
@@ -294,7 +294,7 @@ RULES = (
             "capacity."
         ),
         source="config/vllm.py:2170-2190; vllm#42024, dynamo#10741",
-        confirmed="source",
+        confirmed="executed",
         seen="config/vllm.py",
         rank=AFTERMATH,
         log=(r"Turning off hybrid kv cache manager because",),

@@ -132,7 +132,7 @@ RULES = (
         so="The engine refuses to start, or transfers wrong data.",
         fix="Unset it.",
         source="config/vllm.py:1217-1235; vllm#41237; InferenceX#2822",
-        confirmed="source",
+        confirmed="executed",
         seen="config/vllm.py",
         log=(r"incompatible with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",),
         engine=segments,
@@ -151,6 +151,8 @@ RULES = (
             "config/vllm.py:1217 (reads one name only); executed: config accepted; torch "
             "2.13 reads both"
         ),
+        confirmed="executed",
+        seen="config/vllm.py",
         engine=segments_unseen,
     ),
     Rule(
@@ -241,7 +243,7 @@ RULES = (
         so="The setting has no effect, or costs speed.",
         fix="Remove for benchmarks (decode 2-5x slower).",
         source="config/vllm.py:1698-1704",
-        confirmed="source",
+        confirmed="executed",
         seen="config/vllm.py",
         rank=AFTERMATH,
         log=(r"Enforce eager set, disabling torch\.compile(?:,| and) CUDAGraphs",),
@@ -282,7 +284,7 @@ RULES = (
         confirmed="executed",
         seen="utils/argparse_utils.py",
         log=(
-            r"error: argument (--?[\w/, -]+): (?:invalid|expected|ignored|not allowed)",
+            r"error: argument (?!--kv-cache-dtype)(--?[\w/, -]+): (?:invalid|expected|ignored)",
             r"error: ambiguous option: (\S+)",
         ),
         engine=bad_values,

@@ -46,7 +46,7 @@ def align_unchunked(side: Side) -> Iterator[Hit]:
 
 
 def unchunked(side: Side) -> Iterator[Hit]:
-    if side.stateful and not side.chunked:
+    if not side.chunked:
         yield Hit("--no-enable-chunked-prefill", "enable_chunked_prefill")
 
 
@@ -151,7 +151,7 @@ RULES = (
         so="The engine dies at start-up, most often after the weights were loaded.",
         fix="Drop one of the two.",
         source="config/vllm.py:3314",
-        confirmed="source",
+        confirmed="executed",
         seen="config/vllm.py",
         log=(r"--mamba-block-size can only be set with --enable-prefix-caching",),
         engine=mamba_block,
@@ -287,11 +287,11 @@ RULES = (
         id="HYB12",
         title="chunked prefill switched off on a model that needs it",
         severity="warn",
-        when="--no-enable-chunked-prefill on hybrid/other models",
+        when="--no-enable-chunked-prefill on any model that generates text",
         so=("vLLM does not support it officially: outputs and memory use may be wrong."),
         fix="Leave chunked prefill on.",
         source="engine/arg_utils.py:3005",
-        confirmed="source",
+        confirmed="executed",
         seen="engine/arg_utils.py",
         rank=AFTERMATH,
         log=(r"This model does not officially support disabling chunked prefill",),

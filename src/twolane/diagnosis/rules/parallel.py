@@ -15,7 +15,7 @@ RULES = (
         so="The engine refuses to start.",
         fix="TP that divides the heads.",
         source="config/model.py",
-        confirmed="source",
+        confirmed="executed",
         seen="config/model.py",
         log=(
             (
@@ -83,7 +83,7 @@ RULES = (
         so="The engine refuses to start.",
         fix="DCP divides TP.",
         source="config/parallel.py",
-        confirmed="source",
+        confirmed="executed",
         seen="config/parallel.py",
         log=(r"tp_size=\d+ must be divisible by dcp_size=\d+",),
         engine=checks.dcp_divides,
@@ -96,7 +96,7 @@ RULES = (
         so="The engine refuses to start.",
         fix="DCP in the listed sizes.",
         source="config/parallel.py",
-        confirmed="source",
+        confirmed="executed",
         seen="config/parallel.py",
         log=(r"When PCP is enabled, DCP must be disabled, span the PCP axis, or span the full",),
         engine=checks.pcp_dcp,
@@ -179,7 +179,7 @@ RULES = (
         so="The engine refuses to start.",
         fix="DCP=1, or DCP = max(TP, PCP).",
         source="config/vllm.py:1483-1486; vllm#28476, #41623",
-        confirmed="source",
+        confirmed="executed",
         seen="config/vllm.py",
         log=(
             (
@@ -269,7 +269,7 @@ RULES = (
         so="The engine refuses to start.",
         fix="For dense models start N independent servers behind the proxy.",
         source="config/parallel.py, engine/arg_utils.py",
-        confirmed="source",
+        confirmed="executed",
         seen="engine/arg_utils.py",
         log=(
             r"Non-MoE models do not support external data parallel mode",

@@ -138,7 +138,7 @@ RULES = (
             "NaN/garbage."
         ),
         source="config/model.py:2646; vllm#16757, #8793",
-        confirmed="source",
+        confirmed="executed",
         seen="config/model.py",
         log=(
             (
@@ -156,7 +156,7 @@ RULES = (
         so="The engine refuses to start.",
         fix="Keep chunked prefill, or raise the budget.",
         source="config/scheduler.py; vllm#18681, #21652",
-        confirmed="source",
+        confirmed="executed",
         seen="config/scheduler.py",
         log=(r"max_num_batched_tokens \((\d+)\) is smaller than max_model_len \((\d+)\)",),
         engine=budget_below_context,
@@ -169,7 +169,7 @@ RULES = (
         so="The engine refuses to start.",
         fix="Lower max_num_seqs or raise budget.",
         source="config/scheduler.py",
-        confirmed="source",
+        confirmed="executed",
         seen="config/scheduler.py",
         log=(
             (
@@ -187,7 +187,7 @@ RULES = (
         so="It runs, slower or with less than was asked for.",
         fix="Lower the budget.",
         source="config/scheduler.py:345",
-        confirmed="source",
+        confirmed="executed",
         seen="config/scheduler.py",
         rank=AFTERMATH,
         log=(r"max_num_batched_tokens \((\d+)\) exceeds max_num_seqs \* max_model_len",),
@@ -201,7 +201,7 @@ RULES = (
         so="The engine refuses to start.",
         fix="Lower it.",
         source="config/scheduler.py",
-        confirmed="source",
+        confirmed="executed",
         seen="config/scheduler.py",
         log=(r"long_prefill_token_threshold \((\d+)\) cannot be greater than the max_model_len",),
         engine=threshold,
@@ -322,7 +322,7 @@ RULES = (
         so="The engine refuses to start.",
         fix="Lower it.",
         source="config/scheduler.py",
-        confirmed="source",
+        confirmed="executed",
         seen="config/scheduler.py",
         log=(r"max_num_active_seqs \(\d+\) cannot be greater than max_num_seqs",),
         engine=active_seqs,
@@ -355,13 +355,13 @@ RULES = (
             " the long length too."
         ),
         source="config/model.py:2646-2668",
-        confirmed="source",
+        confirmed="executed",
         seen="config/model.py",
         rank=AFTERMATH,
         log=(
             (
                 r"User-specified max_model_len \((\d+)\) is greater than the derived"
-                r" max_model_len \(\w+=(\d{1,18}).* VLLM_ALLOW_LONG_MAX_MODEL_LEN must be used"
+                r" max_model_len \(\w+=(\d{1,18})(?:(?!To allow).)* VLLM_ALLOW_LONG_MAX_MODEL_LEN"
             ),
         ),
         engine=too_long_silenced,
