@@ -30,6 +30,7 @@ CASES: dict[str, tuple[Deployment, Deployment]] = {
         pair(dkv={"kv_load_failure_policy": "recompute"}),
     ),
     "CFG06": (pair(pkv={"role": "kv_both"}), pair()),
+    "CFG07": (pair(nixl=False), single(nixl=False)),
     "CFG08": (
         pair(kv={"kv_buffer_device": "cuda"}, platform="cpu"),
         pair(kv={"kv_buffer_device": "cpu"}),
@@ -249,6 +250,7 @@ CASES: dict[str, tuple[Deployment, Deployment]] = {
         ),
     ),
     "ENV11": (single("--max-num-seqs many"), single("--max-num-seqs 64")),
+    "RUN25": (pair(model_trouble="m/config.json is missing"), pair(nixl=True)),
     "PERF05": (
         single("--max-num-seqs 256 --max-cudagraph-capture-size 128"),
         single("--max-num-seqs 128 --max-cudagraph-capture-size 128"),

@@ -128,6 +128,8 @@ FIRES: dict[str, str] = {
     "MEM08": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 14.00 GiB.",
     "MEM09": "gpu_memory_utilization\n  Input should be less than or equal to 1 [type=less_than]",
     "MEM10": "RuntimeError: No space left on device: '/dev/shm/psm_1234' shm",
+    "MEM11": "ValueError: Available memory on node 0 (2.1/8.96 GiB) on kv cache allocation is less "
+    "than requested memory for kv (64.0 GiB).",
     "ATTN01": "ValueError: Selected backend FLASHMLA is not valid for this "
     "configuration. Reason: [x]",
     "ATTN02": "ValueError: No valid attention backend found for cuda with head_size 80",
@@ -182,6 +184,7 @@ FIRES: dict[str, str] = {
     "RUN20": "KeyError: 'cmpl-1234-0'",
     "RUN21": "NIXL transfer failure: handshake_failed | Context: {'remote_host': '10.0.0.5'}",
     "RUN25": "OSError: /models/x does not appear to have a file named config.json. Checkout",
+    "RUN27": "RuntimeError: Engine core process EngineCore_DP0 died unexpectedly.",
     "RUN26": "Out of memory: Killed process 4711 (VLLM::EngineCor) total-vm:123kB",
 }
 MISSES: dict[str, str] = {
@@ -270,6 +273,7 @@ MISSES: dict[str, str] = {
     "MEM08": "torch.cuda.memory_allocated: 14.00 GiB",
     "MEM09": "block_size\n  Input should be less than or equal to 1",
     "MEM10": "RuntimeError: No space left on device: '/data/cache'",
+    "MEM11": "Explicitly set (1.0/8.96) GiB for KV cache on node 0.",
     "ATTN01": "Selected backend FLASHMLA",
     "ATTN02": "Using FLASH_ATTN backend.",
     "ATTN03": "--block-size 16",
@@ -311,5 +315,6 @@ MISSES: dict[str, str] = {
     "RUN20": "KeyError: 'model'",
     "RUN21": "NIXL handshake done",
     "RUN25": "Loading config.json of /models/x",
+    "RUN27": "Engine core process EngineCore_DP0 is ready",
     "RUN26": "process 4711 finished",
 }

@@ -145,6 +145,15 @@ def test_an_error_that_no_rule_knows_is_shown(tmp_path: Path) -> None:
     assert answer.findings[0].value == "QuantumError: flux"
 
 
+def test_a_wrapper_alone_is_a_finding_and_no_cause(tmp_path: Path) -> None:
+    log = tmp_path / "p0.log"
+    log.write_text("(EngineCore pid=5) ERROR 11-29 14:52:01 [core.py:1510] EngineCore failed to "
+                   "start.\n")  # fmt: skip
+    answer = diagnose([log])
+    assert (answer.cause, [f.rule for f in answer.findings]) == (None, ["RUN13"])
+    assert exit_code(answer.findings) == 1
+
+
 def test_invalid_answers_are_named(tmp_path: Path) -> None:
     head = "(Worker_TP0 pid=5) ERROR 11-29 14:52:01 [pull_worker.py:661] "
     log = tmp_path / "p0.log"

@@ -38,7 +38,9 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 
     `device_gib` is one device's memory, `device_count` devices of a node, `rdma` whether the
     hosts have it, `listening` ports that are taken, `prefill_tok_s` a measured prefill rate and
-    `stall_ms` the longest stall that is tolerated. What is None is unknown and convicts nobody.
+    `stall_ms` the longest stall that is tolerated, `nixl` whether it can be imported where the
+    engines run, `model_trouble` what is wrong with the model's folder. What is None is unknown
+    and convicts nobody.
     """
 
     platform: Literal["cuda", "rocm", "cpu"] = "cuda"
@@ -50,6 +52,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     listening: list[int] = []
     prefill_tok_s: float | None = None
     stall_ms: float | None = None
+    nixl: bool | None = None
+    model_trouble: str = ""
 
 
 def read_deployment(text: bytes, place: str) -> Deployment:

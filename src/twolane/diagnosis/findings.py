@@ -63,7 +63,12 @@ def to_json(answer: Diagnosis | list[Finding]) -> str:
 
 def exit_code(findings: list[Finding]) -> int:
     """0 where nothing is wrong (remarks do not count), else 1."""
-    return int(any(finding.severity != "info" for finding in findings))
+    return int(any(wrong(finding) for finding in findings))
+
+
+def wrong(finding: Finding) -> bool:
+    """Whether it tells of something wrong: no remark, or a wrapper around an unseen error."""
+    return finding.severity != "info" or finding.rank == WRAPPER
 
 
 def to_text(findings: list[Finding], cause: str | None = None) -> str:

@@ -15,7 +15,15 @@ import msgspec
 from twolane.diagnosis import figures
 from twolane.diagnosis.catalogue import RULES
 from twolane.diagnosis.deployment import Deployment, Engine
-from twolane.diagnosis.findings import SYMPTOM, WORST_FIRST, Diagnosis, Finding, Severity
+from twolane.diagnosis.findings import (
+    SYMPTOM,
+    WORST_FIRST,
+    WRAPPER,
+    Diagnosis,
+    Finding,
+    Severity,
+    wrong,
+)
 from twolane.diagnosis.preflight import check
 from twolane.diagnosis.reading import Reading
 from twolane.diagnosis.rule import Context, Match, Rule
@@ -65,11 +73,12 @@ def concluded(
     found = [*from_logs(readings, deployment), *from_figures(services)]
     found += from_silence(readings, {d.finding.rule for d in found if d.finding.rank <= SYMPTOM})
     dated = merged(found)
-    if not any(d.finding.severity != "info" for d in dated):
+    if not any(wrong(d.finding) for d in dated):
         return Diagnosis(cause=None, findings=[])
     dated = merged([*dated, *from_command_lines(deployment)])
     findings = [d.finding for d in sorted(dated, key=lambda d: d.key)]
-    return Diagnosis(cause=findings[0].rule, findings=findings)
+    known = findings[0].rank != WRAPPER  # a wrapper is never the cause, only a sign of one
+    return Diagnosis(cause=findings[0].rule if known else None, findings=findings)
 
 
 # ------------------------------------------------------------------------------------- sources

@@ -61,6 +61,11 @@ def kv_both(side: Side) -> Iterator[Hit]:
             yield Hit("kv_role=kv_both", AT)
 
 
+def nixl_missing(side: Side) -> Iterator[Hit]:
+    if side.nixl and side.deployment.nixl is False:
+        yield Hit("nixl cannot be imported", AT)
+
+
 def buffer_device(side: Side) -> Iterator[Hit]:
     device = (side.transfer or {}).get("kv_buffer_device")
     allowed = BUFFERS.get(side.platform)
@@ -223,6 +228,7 @@ RULES = (
         confirmed="source",
         seen="distributed/kv_transfer/kv_connector/v1/nixl/base_worker.py",
         log=(r"NIXL is not available",),
+        engine=nixl_missing,
     ),
     Rule(
         id="CFG08",

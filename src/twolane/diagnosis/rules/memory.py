@@ -312,4 +312,16 @@ RULES = (
         ),
         over_lines="shm",
     ),
+    Rule(
+        id="MEM11",
+        title="host memory below the KV cache asked for (CPU)",
+        severity="error",
+        when="CPU platform: --kv-cache-memory-bytes or VLLM_CPU_KVCACHE_SPACE above free memory",
+        so="The engine dies at start-up, after the weights were loaded.",
+        fix="Less --kv-cache-memory-bytes or VLLM_CPU_KVCACHE_SPACE, or stop what holds memory.",
+        source="v1/worker/cpu_worker.py:218-246",
+        confirmed="source",
+        seen="v1/worker/cpu_worker.py",
+        log=(r"GiB\) on kv cache allocation is less than requested memory for kv",),
+    ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from twolane.diagnosis.deployment import Side
 from twolane.diagnosis.findings import AFTERMATH, SYMPTOM, WRAPPER
 from twolane.diagnosis.rule import Context, Hit, Match, Rule
 from twolane.diagnosis.rules.transfers import SILENT
@@ -21,6 +22,11 @@ EXITS = {
 def exit_meaning(found: list[Match], _: Context) -> str:
     worker, code = found[0].groups[:2]
     return f"{worker} ended with {code}: {EXITS.get(code, 'read its last lines above')}."
+
+
+def model_broken(side: Side) -> Iterator[Hit]:
+    if side.deployment.model_trouble:
+        yield Hit(side.deployment.model_trouble, "model")
 
 
 def silent(service: Service) -> Iterator[Hit]:
@@ -135,6 +141,7 @@ RULES = (
             r"WorkerProc initialization failed due to an exception in a background process",
             r"EngineDeadError",
             r"EngineCore encountered an issue\. See stack trace",
+            r"Frontend process failed during engine core initialization",
         ),
     ),
     Rule(
@@ -253,6 +260,7 @@ RULES = (
             r"SafetensorError: Error while deserializing header",
             r"HFValidationError: Repo id must",
         ),
+        engine=model_broken,
     ),
     Rule(
         id="RUN26",
@@ -270,6 +278,27 @@ RULES = (
         log=(
             r"(Out of memory: Killed process|oom-kill|Killed process \d+)",
             r"\{'EngineCore[^']*': -9\}",
+        ),
+    ),
+    Rule(
+        id="RUN27",
+        title="a process of the engine is gone",
+        severity="error",
+        when="the API server lost its engine core or a worker, and the log does not say why",
+        so="The engine stops and every request in flight is lost.",
+        fix=(
+            "It was killed or crashed without a word: look for the kernel OOM killer (dmesg), the "
+            "container's memory limit, a core file, and who ran kill."
+        ),
+        source="v1/utils.py:588-594; v1/engine/core_client.py:818; v1/executor/ray_executor_v2.py",
+        confirmed="source",
+        seen="v1/utils.py",
+        rank=AFTERMATH,
+        log=(
+            r"Process (\S+) \(PID: \d+\) died with exit code",
+            r"Engine core process (\S+) died unexpectedly",
+            r"RayWorkerProc rank=(\S+) died unexpectedly",
+            r"MPClient: engine core exited unexpectedly",
         ),
     ),
 )
