@@ -216,7 +216,6 @@ class EngineMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ready_s: float | None = None
     kv_tokens: int | None = None  # KV capacity in tokens, read from the engine
     block_size: int | None = None
-    quietened: int = 0  # spinning threads that were told to yield their core (CPU hosts)
     exit_code: int | None = None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from twolane.clock import NS, now_ns
 from twolane.config import Layout, Model
 from twolane.config.models import Platform
-from twolane.engines import http, metrics, pollers, ports
+from twolane.engines import http, metrics, ports
 from twolane.engines.front import Front
 from twolane.engines.launch import Launch, launches
 from twolane.engines.process import Process, tail
@@ -30,7 +30,6 @@ class Running:
     ready_s: float | None = None
     kv_tokens: int | None = None
     block_size: int | None = None
-    quietened: int = 0  # threads that spun while idle and now yield their core
 
     @property
     def name(self) -> str:
@@ -45,7 +44,6 @@ class Running:
             log=self.process.log.name, pid=self.process.pid,
             side_channel_port=self.launch.side_channel_port, ready_s=self.ready_s,
             kv_tokens=self.kv_tokens,
-            quietened=self.quietened, block_size=self.block_size, exit_code=self.process.code,
         )  # fmt: skip
 
 
@@ -84,9 +82,6 @@ class Fleet:
             )
             self.engines.append(Running(launch, process))
         await _first_failure_wins(self._ready(engine, timeout_s, told) for engine in self.engines)
-        if platform == "cpu":
-            for engine in self.engines:
-                engine.quietened = await pollers.quieten(engine.process.pid)
         urls = [engine.launch.url for engine in self.engines]
         self.front = await Front.start(layout, urls, self.folder, port=port)
 

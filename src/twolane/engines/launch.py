@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from twolane.config import Engine, Layout, Model
 from twolane.config.models import Platform
-from twolane.engines import ports
+from twolane.engines import nixl_delay, ports
 
 _ROLES = {"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"}
 SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_PORT"
@@ -134,6 +134,8 @@ def environment(engine: Engine, platform: Platform, side_channel: int | None) ->
             "VLLM_CPU_OMP_THREADS_BIND": cores,
             "OMP_NUM_THREADS": str(len(engine.devices)),
             "VLLM_CPU_KVCACHE_SPACE": "1",
+            # See nixl_delay.py: without it a split's engine has half a core.
+            nixl_delay.VARIABLE: "1000",
         }
     else:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, engine.devices))
