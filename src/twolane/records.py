@@ -216,6 +216,7 @@ class EngineMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ready_s: float | None = None
     kv_tokens: int | None = None  # KV capacity in tokens, read from the engine
     block_size: int | None = None
+    strayed: list[str] = []  # threads found outside the engine's cores and brought back
     exit_code: int | None = None
 
 

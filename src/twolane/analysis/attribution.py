@@ -6,9 +6,9 @@ nothing is estimated. The engines' own times are durations of their clocks, so t
 subtracted from a stamp, only from a leg; where they exceed their leg the rest is negative and
 is reported so (`Attribution.negative`), since that is a finding about an engine's account.
 
-What the parts mean is the table of docs/how-we-measure.md. `D first step` counts from *scheduled*, and D's
-queue holds the KV transfer. `unexplained` is, when every stamp is there, the way back: from the
-first bytes of the answering engine at the proxy to the token in the client.
+What the parts mean is the table of docs/how-we-measure.md. `D first step` counts from
+*scheduled*, and D's queue holds the KV transfer. `unexplained` is, when every stamp is there, the
+way back: from the first bytes of the answering engine at the proxy to the token in the client.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ DECODE = (Part.D_QUEUE, Part.D_FIRST_STEP, Part.D_REST)
 DIRECT = (Part.QUEUE, Part.COMPUTE, Part.REST)
 Leg = tuple[Part, Part, Part]
 
-# More than this share of the TTFT unexplained, in the median, is a finding (docs/how-we-measure.md).
+# More than this share of the TTFT unexplained, in the median, is a finding.
 FINDING_SHARE = 0.05
 
 

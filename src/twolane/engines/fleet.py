@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from twolane.clock import NS, now_ns
 from twolane.config import Layout, Model
 from twolane.config.models import Platform
-from twolane.engines import http, metrics, ports
+from twolane.engines import http, metrics, pinning, ports
 from twolane.engines.front import Front
 from twolane.engines.launch import Launch, launches
 from twolane.engines.process import Process, tail
@@ -30,6 +30,7 @@ class Running:
     ready_s: float | None = None
     kv_tokens: int | None = None
     block_size: int | None = None
+    strayed: list[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -44,6 +45,7 @@ class Running:
             log=self.process.log.name, pid=self.process.pid,
             side_channel_port=self.launch.side_channel_port, ready_s=self.ready_s,
             kv_tokens=self.kv_tokens,
+            strayed=self.strayed,
         )  # fmt: skip
 
 
@@ -84,6 +86,9 @@ class Fleet:
         await _first_failure_wins(self._ready(engine, timeout_s, told) for engine in self.engines)
         urls = [engine.launch.url for engine in self.engines]
         self.front = await Front.start(layout, urls, self.folder, port=port)
+        if platform == "cpu":
+            for engine in self.engines:
+                engine.strayed = pinning.repin(engine.process.pid, engine.launch.engine.devices)
 
     async def _ready(self, engine: Running, timeout_s: float, told: Told) -> None:
         began = now_ns()
