@@ -175,3 +175,11 @@ def test_the_metrics_alone_can_be_diagnosed(tmp_path: Path) -> None:
 def test_what_is_no_scrape_is_a_bad_question() -> None:
     with pytest.raises(QuestionError, match="not a metrics scrape"):
         read_scrape("vllm:x{ 1 2 3 nonsense", "scrape.prom")
+
+
+def test_the_shorter_transfer_line_of_an_older_engine_tells_as_much() -> None:
+    older = nixl(20, 2, 700, 1500).split(", Num failed")[0]
+    service = served(older)
+    assert (service.transfers, service.transfer_s, service.descriptors) == (3, 0.06, 4500.0)
+    assert (service.failed, service.expired, service.late) == (0, 0, 0)
+    assert fired(served(nixl(20, 2, 700, 1500))) == fired(service)

@@ -98,3 +98,10 @@ def test_steady_figures_are_sampled_and_failures_never() -> None:
     rare = text + steady.format(", Preemptions: 3") + transfer.format(1)
     assert len(kept(rare, len(block))) - len(kept(text, len(block))) == 2
     assert len(kept(text, len(block))) < 2 * (EAGER_CHUNKS + 2)
+
+
+def test_transfer_lines_of_an_older_engine_are_sampled_too() -> None:
+    older = HEAD.format("INFO") + (
+        "KV Transfer metrics: Num successful transfers=3, Avg number of descriptors=9.0\n"
+    )
+    assert len(kept(older * 9, len(older))) < 9

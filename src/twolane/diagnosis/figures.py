@@ -30,8 +30,8 @@ NIXL = re.compile(
     rf"KV Transfer metrics: Num successful transfers={COUNT}, Avg xfer time \(ms\)={NUMBER}, "
     rf"P90 xfer time \(ms\)={NUMBER}, Avg post time \(ms\)={NUMBER}, P90 post time "
     rf"\(ms\)={NUMBER}, Avg MB per transfer={NUMBER}, Throughput \(MB/s\)={NUMBER}, "
-    rf"Avg number of descriptors={NUMBER}, Num failed transfers={COUNT}, Num KV expired "
-    rf"reqs={COUNT}, Num notifs after expiry={COUNT}"
+    rf"Avg number of descriptors={NUMBER}(?:, Num failed transfers={COUNT}, Num KV expired "
+    rf"reqs={COUNT}, Num notifs after expiry={COUNT})?"  # vLLM 0.26 ends before these three
 )
 SPEC = re.compile(rf"SpecDecoding metrics: .*Accepted: {COUNT} tokens, Drafted: {COUNT} tokens")
 BUDGET = re.compile(rf"Chunked prefill is enabled with max_num_batched_tokens={COUNT}")
@@ -92,7 +92,7 @@ def add_transfers(service: Service, match: re.Match[str], text: str) -> None:
     service.post_s += done * number(match[4]) / 1e3
     service.transfer_bytes += done * number(match[6]) * MB
     service.descriptors += done * number(match[8])
-    failed, expired, late = (int(match[i]) for i in (9, 10, 11))
+    failed, expired, late = (int(match[i] or 0) for i in (9, 10, 11))
     service.failed += failed
     service.expired += expired
     service.late += late

@@ -22,11 +22,15 @@ comes from outside vLLM.
 To add a rule, add a row to its family's file and a case to `tests/diagnosis/`:
 
 ```python
-    Rule(
-        id="RUN09", title="RPC time-out", severity="error",
-        so="Requests fail or hang.", fix="One rank hangs: py-spy the workers.",
-        source="v1/executor/multiproc_executor.py", log=(r"RPC call to (\\w+) timed out",),
-    ),
+Rule(
+    id="RUN09",
+    title="RPC time-out",
+    severity="error",
+    so="Requests fail or hang.",
+    fix="One rank hangs: py-spy the workers.",
+    source="v1/executor/multiproc_executor.py",
+    log=(r"RPC call to (\\w+) timed out",),
+)
 ```
 """
 
