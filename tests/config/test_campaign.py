@@ -43,7 +43,7 @@ def test_the_demo_has_the_three_arms_and_two_cells() -> None:
         ("- interference victims=2", "- interference victim=2", 14, "'victim=2'"),
         ("model: needle", "model: needel", 5, "no model 'needel'"),
         ("budget: 256,", "budget: 0,", 11, "budget"),
-        ("greedy: [50", "greedi: [50", 8, "unknown key 'greedi'"),
+        ("greedy: [60", "greedi: [60", 8, "unknown key 'greedi'"),
     ],
 )
 def test_faults_have_places(
@@ -72,15 +72,57 @@ def test_sizes(text: str, tokens: int) -> None:
 
 def test_cells_read_back_from_their_ids() -> None:
     for text in ("c64 in1024 out1024 n640", "c4 in512 out64 30s", "needle 65536",
-                 "interference victims=2 prompt=60000 quiet=3s shots=2"):  # fmt: skip
+                 "interference victims=2 prompt=60000 quiet=3s shots=2",
+                 "fresh 131072", "fresh 131072 n=3 out=8", "ramp 131072",
+                 "ramp 24000 users=2 turns=6 after=8000 out=32",
+                 "mix long=61440 share=0.02 rate=20 60s",
+                 "mix rate=2.5 short=64 0.5s"):  # fmt: skip
         cell = parse_cell(text)
         assert cell.id == text
         assert parse_cell(cell.id) == cell
     assert parse_cell("needle 64k") == NeedleCell(id="needle 65536", prompt=65536)
     assert parse_cell("c2 in1k out8").id == "c2 in1024 out8 n20"
+    assert parse_cell("ramp 128k turns=8 after=64k") == parse_cell("ramp 131072 users=1")
+    assert (
+        parse_cell("mix share=.02 long=60k rate=20").id == "mix long=61440 share=0.02 rate=20 60s"
+    )
 
 
-@given(st.text(alphabet="c in0123456789outks=.-vmprhfea \t", max_size=40))
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("fresh", "needs a length"),
+        ("fresh 1k n=0", "no requests"),
+        ("fresh 1k m=1", "unknown word 'm=1'"),
+        ("ramp 8k turns=1", "one turn"),
+        ("ramp 1k turns=8", "too short turns"),
+        ("ramp 8k after=9k", "longer than the ramp"),
+        ("ramp 8k users=two", "'users=two' is not a number"),
+        ("mix long=60k rate=20", "together"),
+        ("mix long=60k share=1.5 rate=20", "at most 1"),
+        ("mix rate=inf", "not a number"),
+        ("mix rate=2 3s 4s", "one time"),
+    ],
+)
+def test_a_cell_that_cannot_be_says_why(text: str, says: str) -> None:
+    with pytest.raises(QuestionError, match=says):
+        parse_cell(text)
+
+
+WORDS = ["ramp", "fresh", "mix", "8k", "1m", "n=2", "users=2", "turns=3", "after=1k", "out=8",
+         "long=4k", "share=0.5", "rate=1e-7", "rate=3", "short=9", "0.1s", "7s"]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=6))
+def test_cells_of_known_words_read_back(words: list[str]) -> None:
+    try:
+        cell = parse_cell(" ".join(words))
+    except QuestionError:
+        return
+    assert parse_cell(cell.id) == cell
+
+
+@given(st.text(alphabet="c in0123456789outks=.-vmprhfealx \t", max_size=40))
 def test_any_text_is_a_cell_or_a_question_error(text: str) -> None:
     try:
         cell = parse_cell(text)
