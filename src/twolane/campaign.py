@@ -8,11 +8,11 @@ its reason and the campaign goes on; an engine outlives neither its run nor this
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from twolane import devices, plan
+from twolane import devices, plan, resume
 from twolane.analysis.stats import summarise
 from twolane.clock import now_ns
 from twolane.config import Campaign
@@ -55,14 +55,31 @@ class Outcome:
         return tuple(r for r in self.runs if r.status != "done")
 
 
-async def run(campaign: Campaign, results: Path, told: Told) -> Outcome:
+async def run(
+    campaign: Campaign,
+    results: Path,
+    told: Told,
+    *,
+    continued: bool = False,
+    blocks: Collection[int] = (),
+) -> Outcome:
     """Drive `campaign` through all its runs; write everything under a new folder of `results`.
+
+    If `continued`, into the campaign's newest folder, less the runs that are done there. `blocks`
+    (from 0) limits it to the runs of these; the others can follow with `continued`.
 
     Raises QuestionError before anything starts if this host cannot hold it.
     """
     planned = plan.runs(campaign)
+    total = len(planned)
     devices.require((p.layout for p in planned), campaign.models.node.platform, results)
-    folder = new_folder(results, campaign.name)
+    folder = resume.latest_folder(results, campaign.name) if continued else None
+    if folder is None:
+        folder = new_folder(results, campaign.name)
+    else:
+        planned = resume.left_over(planned, folder)
+    if blocks:
+        planned = tuple(p for p in planned if p.block in blocks)
     metas: list[RunMeta] = []
     pace = Pace((*campaign.gates, *campaign.cells))
     with Appender(folder / "events.jsonl") as journal:
@@ -75,7 +92,7 @@ async def run(campaign: Campaign, results: Path, told: Told) -> Outcome:
         if why := devices.busy():
             tell(Event(t_ns=now_ns(), run="", step="note", text=why))
         for step in planned:
-            metas.append(await one(campaign, step, folder, tell, total=len(planned)))
+            metas.append(await one(campaign, step, folder, tell, total=total))
     return Outcome(folder, tuple(metas))
 
 

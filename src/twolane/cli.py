@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -83,21 +83,33 @@ def demo(blocks: int, out: Path, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("path", metavar="CAMPAIGN", type=click.Path(path_type=Path))
+@click.option("--resume", is_flag=True,
+              help="Go on in the campaign's newest folder; what is done there stays.")  # fmt: skip
+@click.option("--block", "blocks", multiple=True, type=click.IntRange(1),
+              help="Only this block, counted from 1; may be given again.")  # fmt: skip
 @_OUT
 @_JSON
-def run(path: Path, out: Path, as_json: bool) -> None:
+def run(path: Path, resume: bool, blocks: tuple[int, ...], out: Path, as_json: bool) -> None:
     """Run a campaign: every arm started fresh, gated, measured and stopped, with a live view.
 
     \b
     Example:
       twolane run configs/demo.yaml
+      twolane run configs/demo.yaml --resume
     """
-    _run(load_campaign(path), out, as_json)
+    _run(load_campaign(path), out, as_json, resume=resume, blocks=[b - 1 for b in blocks])
 
 
-def _run(planned: Campaign, out: Path, as_json: bool) -> None:
+def _run(
+    planned: Campaign,
+    out: Path,
+    as_json: bool,
+    *,
+    resume: bool = False,
+    blocks: Collection[int] = (),
+) -> None:
     with LiveView(Console(stderr=True)) as view:
-        outcome = _interruptible(campaign.run(planned, out, view))
+        outcome = _interruptible(campaign.run(planned, out, view, continued=resume, blocks=blocks))
     page = report.write(outcome.folder)
     results = stored.load(outcome.folder)
     sentence = report_text.verdict_sentence(results)
