@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,9 @@ class Gpu:
     uuid: str
     name: str
     memory_bytes: int
+    nvlinks: int  # links that are up
+    clocks_mhz: dict[str, int]  # now and at most, of the multiprocessors and of the memory
+    power_limit_w: float | None
 
 
 def gpus() -> tuple[Gpu, ...]:
@@ -47,12 +50,82 @@ def gpus() -> tuple[Gpu, ...]:
 
 def _gpu(index: int) -> Gpu:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    limit = _told(pynvml.nvmlDeviceGetPowerManagementLimit, handle)
     return Gpu(
         index,
         str(pynvml.nvmlDeviceGetUUID(handle)),
         str(pynvml.nvmlDeviceGetName(handle)),
         int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+        nvlinks=sum(
+            _told(pynvml.nvmlDeviceGetNvLinkState, handle, link) == pynvml.NVML_FEATURE_ENABLED
+            for link in range(pynvml.NVML_NVLINK_MAX_LINKS)
+        ),
+        clocks_mhz=_clocks(handle),
+        power_limit_w=None if limit is None else limit / 1000,
     )
+
+
+def _clocks(handle: Any) -> dict[str, int]:
+    asked = {
+        "sm": (pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+        "sm_max": (pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+        "memory": (pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
+        "memory_max": (pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
+    }
+    told = {name: _told(ask, handle, which) for name, (ask, which) in asked.items()}
+    return {name: clock for name, clock in told.items() if clock is not None}
+
+
+def _told(ask: Callable[..., int], *what: Any) -> int | None:
+    """What the driver answers; None where this GPU, or this virtual machine, does not say it."""
+    try:
+        return int(ask(*what))
+    except pynvml.NVMLError:
+        return None
+
+
+class Telemetry:
+    """GPU readings that can explain a slow second. Opens the driver once; `close` it."""
+
+    def __init__(self) -> None:
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError:
+            self._handles: list[Any] = []
+            return
+        count = pynvml.nvmlDeviceGetCount()
+        self._handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
+
+    def read(self) -> dict[str, float]:
+        """Readings by `gpu<index>:<what>_<unit>`; empty on a host without GPUs.
+
+        `throttle` is NVML's bit mask of the reasons why a clock is held down.
+        """
+        told: dict[str, float] = {}
+        for index, handle in enumerate(self._handles):
+            for name, value in _readings(handle).items():
+                if value is not None:
+                    told[f"gpu{index}:{name}"] = value
+        return told
+
+    def close(self) -> None:
+        if self._handles:
+            self._handles = []
+            pynvml.nvmlShutdown()
+
+
+def _readings(handle: Any) -> dict[str, float | None]:
+    power = _told(pynvml.nvmlDeviceGetPowerUsage, handle)
+    return {
+        "sm_clock_mhz": _told(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        "memory_clock_mhz": _told(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
+        "power_w": None if power is None else power / 1000,
+        "temperature_c": _told(
+            pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU
+        ),
+        "throttle": _told(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
+        "memory_used_bytes": _told(lambda h: pynvml.nvmlDeviceGetMemoryInfo(h).used, handle),
+    }
 
 
 def describe() -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""metrics.jsonl: every engine's numbers once a second, and exactly when a cell begins and ends."""
+"""metrics.jsonl: every engine's numbers once a second, and exactly when a cell begins and ends.
+
+The GPUs' own readings are there too, once a second, as the source `devices`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
+from twolane import devices
 from twolane.clock import now_ns
 from twolane.engines import metrics
 from twolane.errors import EngineError
@@ -21,6 +25,7 @@ class Sampler:
     def __init__(self, path: Path) -> None:
         self._file = Appender(path)
         self._urls: Mapping[str, str] = {}
+        self._devices = devices.Telemetry()
 
     @contextlib.asynccontextmanager
     async def every_second(self, urls: Mapping[str, str]) -> AsyncIterator[None]:
@@ -38,6 +43,8 @@ class Sampler:
         while True:
             await asyncio.sleep(_PERIOD_S)
             await self.take(None)
+            if values := await asyncio.to_thread(self._devices.read):
+                self._file.append(Sample(t_ns=now_ns(), source="devices", values=values))
 
     async def take(self, mark: str | None) -> dict[str, dict[str, float]]:
         """One sample of every engine, by name: written, and returned for judging."""
@@ -56,4 +63,5 @@ class Sampler:
         return taken
 
     def close(self) -> None:
+        self._devices.close()
         self._file.close()
