@@ -1,4 +1,4 @@
-"""READ THIS FIRST: a campaign is runs; a run is place, launch, gate, drive, record, stop.
+"""READ THIS FIRST: a campaign is runs; a run is place, check, launch, gate, drive, record, stop.
 
 Everything that happens is told as an Event (to the live view and to events.jsonl) and everything
 that is measured is appended to the run's folder as it happens. A run that fails is recorded with
@@ -16,11 +16,12 @@ from twolane import devices, plan, resume
 from twolane.analysis.stats import summarise
 from twolane.clock import now_ns
 from twolane.config import Campaign
-from twolane.engines import ports
+from twolane.engines import installed, ports
 from twolane.engines.fleet import Fleet
-from twolane.errors import GateError, QuestionError, TwolaneError
+from twolane.errors import AnswerError, GateError, QuestionError, TwolaneError
 from twolane.gates import needle
 from twolane.gates.validity import judge
+from twolane.inspection import Inspector, explained, preflight_campaign
 from twolane.load.driver import Question
 from twolane.pace import Pace
 from twolane.plan import PlannedRun
@@ -68,11 +69,14 @@ async def run(
     If `continued`, into the campaign's newest folder, less the runs that are done there. `blocks`
     (from 0) limits it to the runs of these; the others can follow with `continued`.
 
-    Raises QuestionError before anything starts if this host cannot hold it.
+    Raises QuestionError before anything starts if this host cannot hold it or preflight refuses.
     """
     planned = plan.runs(campaign)
     total = len(planned)
-    devices.require((p.layout for p in planned), campaign.models.node.platform, results)
+    kind = campaign.models.node.platform
+    installed.require(kind, (p.layout for p in planned))
+    devices.require((p.layout for p in planned), kind, results)
+    preflight_campaign(campaign)
     folder = resume.latest_folder(results, campaign.name) if continued else None
     if folder is None:
         folder = new_folder(results, campaign.name)
@@ -102,7 +106,7 @@ async def serve(
     """Start one arm of `campaign` and keep it up until cancelled or until an engine ends.
 
     `say` gets lines for a person, the endpoint among them. Raises QuestionError for an unknown
-    arm or a taken port, EngineError when an engine ends.
+    arm, a taken port or what preflight refuses, EngineError when an engine ends.
     """
     names = {a.name: a for a in campaign.arms}
     if arm not in names:
@@ -110,10 +114,13 @@ async def serve(
             f"no arm {arm!r}", place=str(campaign.path), remedy=f"one of {', '.join(names)}"
         )
     layout, kind = names[arm].layout, campaign.models.node.platform
+    installed.require(kind, [layout])
     devices.require([layout], kind, results)
     if port:
         ports.require_free(port, what="the proxy")
     fleet = Fleet(new_folder(results, f"up-{arm}"))
+    inspector = Inspector(fleet.folder, campaign, layout, say)
+    inspector.before()
     say(f"starting {', '.join(e.name for e in layout.engines)}; logs in {fleet.folder}")
     try:
         await fleet.start(
@@ -127,6 +134,9 @@ async def serve(
         assert fleet.front is not None
         say(f"OpenAI endpoint: {fleet.front.url}/v1  model: {campaign.model.name}  (Ctrl-C stops)")
         await fleet.watch()
+    except AnswerError as failure:
+        answer = await inspector.after("", [e.launch for e in fleet.engines])
+        raise explained(failure, answer, fleet.folder) from None
     finally:
         await fleet.stop()
 
@@ -217,6 +227,8 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
     )
     if result.problem:
         recorder.tell("note", f"{cell.id}: {result.problem}", cell=cell.id)
+    if codes:
+        await recorder.explain(cell.id, fleet, before, after)
 
 
 async def _needles(recorder: Recorder, fleet: Fleet, cell: NeedleCell) -> list[NeedleAnswer]:

@@ -17,9 +17,10 @@ import click
 import msgspec
 from rich.console import Console
 
-from twolane import __version__, campaign, report
+from twolane import __version__, campaign, inspection, report
 from twolane.analysis import results as stored
 from twolane.config import Campaign, load_campaign
+from twolane.diagnosis.commands import Said, run_diagnose
 from twolane.errors import QuestionError, TwolaneError
 from twolane.live import LiveView
 from twolane.report import text as report_text
@@ -31,6 +32,14 @@ _OUT = click.option(
     help="Folder of all campaigns' results.",
 )  # fmt: skip
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
+
+_ENGINES = click.option(
+    "--engines", type=click.Path(path_type=Path),
+    help="JSON of engines that twolane did not start: see docs/rules.md.",
+)  # fmt: skip
+_ALLOW = click.option(
+    "--allow", multiple=True, metavar="RULE_ID", help="Start in spite of this rule's error."
+)
 
 
 class _Group(click.Group):
@@ -87,9 +96,18 @@ def demo(blocks: int, out: Path, as_json: bool) -> None:
               help="Go on in the campaign's newest folder; what is done there stays.")  # fmt: skip
 @click.option("--block", "blocks", multiple=True, type=click.IntRange(1),
               help="Only this block, counted from 1; may be given again.")  # fmt: skip
+@_ALLOW
 @_OUT
 @_JSON
-def run(path: Path, resume: bool, blocks: tuple[int, ...], out: Path, as_json: bool) -> None:
+def run(
+    path: Path,
+    *,
+    resume: bool,
+    blocks: tuple[int, ...],
+    allow: tuple[str, ...],
+    out: Path,
+    as_json: bool,
+) -> None:
     """Run a campaign: every arm started fresh, gated, measured and stopped, with a live view.
 
     \b
@@ -97,7 +115,8 @@ def run(path: Path, resume: bool, blocks: tuple[int, ...], out: Path, as_json: b
       twolane run configs/demo.yaml
       twolane run configs/demo.yaml --resume
     """
-    _run(load_campaign(path), out, as_json, resume=resume, blocks=[b - 1 for b in blocks])
+    planned = _allowing(load_campaign(path), allow)
+    _run(planned, out, as_json, resume=resume, blocks=[b - 1 for b in blocks])
 
 
 def _run(
@@ -164,16 +183,62 @@ def report_(folder: Path) -> None:
 @click.argument("arm", metavar="ARM")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
               help="Where clients connect; 0 picks a free port.")  # fmt: skip
+@_ALLOW
 @_OUT
-def up(path: Path, arm: str, port: int, out: Path) -> None:
+def up(path: Path, arm: str, port: int, allow: tuple[str, ...], out: Path) -> None:
     """Start one arm's engines and its router, print the endpoint, stop all of it on Ctrl-C.
 
     \b
     Example:
       twolane up configs/demo.yaml split_1p1d
     """
-    planned = load_campaign(path)
+    planned = _allowing(load_campaign(path), allow)
     _interruptible(campaign.serve(planned, arm, out, port=port, say=click.echo))
+
+
+@cli.command()
+@click.argument("path", metavar="[CAMPAIGN|MODELS]", required=False,
+                type=click.Path(path_type=Path))  # fmt: skip
+@_ENGINES
+@_JSON
+def check(path: Path | None, engines: Path | None, as_json: bool) -> None:
+    """Every known mistake that can be seen before start-up. Exit code 1 if there is one.
+
+    \b
+    Example:
+      twolane check configs/demo.yaml
+      twolane check --engines engines.json --json
+    """
+    _answer(inspection.check_files(path, engines), as_json)
+
+
+@cli.command()
+@click.argument("logs", metavar="LOG...", nargs=-1, type=click.Path(path_type=Path))
+@_ENGINES
+@click.option("--metrics-before", "before", type=click.Path(path_type=Path),
+              help="An engine's /metrics, saved before the trouble.")  # fmt: skip
+@click.option("--metrics-after", "after", type=click.Path(path_type=Path),
+              help="The same engine's, saved after it.")  # fmt: skip
+@_JSON
+def diagnose(
+    logs: tuple[Path, ...],
+    engines: Path | None,
+    before: Path | None,
+    after: Path | None,
+    as_json: bool,
+) -> None:
+    """Why engines died, hang, answer wrongly or are slow: the cause, its lines, and the fix.
+
+    \b
+    Example:
+      twolane diagnose prefill.log decode.log
+    """
+    _answer(run_diagnose(logs, engines, before, after), as_json)
+
+
+def _answer(said: Said, as_json: bool) -> None:
+    click.echo(said.json if as_json else said.text)
+    sys.exit(said.code)
 
 
 @cli.command()
@@ -209,6 +274,10 @@ def proxy(
             prefill, decode, aggregated, host=host, port=port, ledger=ledger, model=model
         )
     )
+
+
+def _allowing(planned: Campaign, rules: tuple[str, ...]) -> Campaign:
+    return dataclasses.replace(planned, allow=(*planned.allow, *rules))
 
 
 def shipped(name: str) -> Path:

@@ -20,9 +20,11 @@ import msgspec
 from twolane import __version__, devices
 from twolane.clock import boot_id, now_ns, wall
 from twolane.config import Campaign
+from twolane.diagnosis.findings import Diagnosis
 from twolane.engines.fleet import Fleet
 from twolane.engines.sampler import Sampler
 from twolane.errors import AnswerError, QuestionError
+from twolane.inspection import Figures, Inspector, explained
 from twolane.load.driver import CellRun, Progress, Question, Target, ask, drive
 from twolane.plan import PlannedRun
 from twolane.records import (
@@ -54,6 +56,8 @@ class Recorder:
     requests: Appender = field(init=False)
     cells: Appender = field(init=False)
     sampler: Sampler = field(init=False)
+    inspector: Inspector = field(init=False)
+    ready: Figures = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.folder = new_run_folder(self.root, self.campaign, self.planned)
@@ -62,6 +66,9 @@ class Recorder:
         self.requests = Appender(self.folder / "requests.jsonl")
         self.cells = Appender(self.folder / "cells.jsonl")
         self.sampler = Sampler(self.folder / "metrics.jsonl")
+        self.inspector = Inspector(
+            self.folder, self.campaign, self.planned.layout, lambda text: self.tell("note", text)
+        )
         block = f"block {self.planned.block + 1} of {self.campaign.blocks}"
         self.tell(
             "place",
@@ -105,7 +112,12 @@ class Recorder:
 
     @contextlib.asynccontextmanager
     async def launched(self) -> AsyncIterator[Fleet]:
-        """The run's engines, up and watched; stopped and recorded whatever happens."""
+        """The run's engines, up and watched; stopped and recorded whatever happens.
+
+        Raises QuestionError where preflight refuses them. An AnswerError, from here or from the
+        block, leaves with its cause and fix where a rule knows them.
+        """
+        self.inspector.before()
         fleet = Fleet(self.folder)
         names = ", ".join(e.name for e in self.planned.layout.engines)
         self.tell("launch", f"starting {names}")
@@ -120,13 +132,27 @@ class Recorder:
             assert fleet.front is not None
             self._remember(fleet)
             async with self.sampler.every_second({e.name: e.launch.url for e in fleet.engines}):
+                self.ready = await self.sampler.take("ready")
                 yield fleet
+        except AnswerError as failure:
+            raise await self._explained(failure, fleet) from None
         finally:
             self.tell("stop", "stopping the engines")
             try:
                 await fleet.stop()
             finally:
                 self._remember(fleet)
+
+    async def _explained(self, failure: AnswerError, fleet: Fleet) -> AnswerError:
+        """`failure` with its cause, from the logs as they are before the engines are stopped."""
+        now = await self.sampler.take("failed") if self.ready else {}
+        answer = await self.explain("", fleet, self.ready, now)
+        return explained(failure, answer, self.folder)
+
+    async def explain(self, about: str, fleet: Fleet, before: Figures, after: Figures) -> Diagnosis:
+        """Post-mortem of a cell, or with an empty `about` of the run; kept and told."""
+        made = [engine.launch for engine in fleet.engines]
+        return await self.inspector.after(about, made, before, after)
 
     def _remember(self, fleet: Fleet) -> None:
         proxy = {"url": fleet.front.url, "argv": fleet.front.argv} if fleet.front else {}

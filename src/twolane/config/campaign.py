@@ -45,6 +45,7 @@ class Campaign:
     seed: int
     margin: float
     start_timeout_s: float
+    allow: tuple[str, ...] = ()  # rules of preflight whose errors do not stop it
 
     def resolved(self) -> dict[str, Any]:
         """Everything that decides what runs, as plain data for run.json."""
@@ -100,6 +101,7 @@ class CampaignShape(Shape):
     seed: int = 1
     margin: float = Field(default=0.03, gt=0, lt=1)
     start_timeout_s: float = Field(default=900, gt=0)
+    allow: list[str] = []
 
 
 def load_campaign(path: Path) -> Campaign:
@@ -136,6 +138,7 @@ def load_campaign(path: Path) -> Campaign:
         seed=shape.seed,
         margin=shape.margin,
         start_timeout_s=shape.start_timeout_s,
+        allow=tuple(shape.allow),
     )
 
 

@@ -6,37 +6,14 @@ log format is known here.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
-Severity = Literal["error", "warn", "info"]
+from twolane.records import Finding
+
 WORST_FIRST: dict[str, int] = {"error": 0, "warn": 1, "info": 2}
 # Ranks: a cause; what a dead or unreachable peer looks like from here; what follows or merely costs
 # speed; what that in turn explains; a wrapper around another error.
 CAUSE, SYMPTOM, AFTERMATH, EXPLAINED, WRAPPER = 0, 1, 2, 3, 9
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that is wrong, where, why it matters and what to do.
-
-    `where` is `file:line:col` of a configuration, an engine's name with the option, or a log's
-    name and line. `evidence` holds verbatim log lines or values. `certainty` says how the rule is
-    known: `executed` on the version in use, read in its `source`, or `reported` by others.
-    """
-
-    rule: str
-    severity: Severity
-    where: str
-    title: str
-    consequence: str
-    fix: str
-    source: str
-    certainty: Literal["executed", "source", "reported"]
-    value: str = ""
-    evidence: list[str] = []
-    count: int = 1
-    rank: int = CAUSE
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,8 +20,6 @@ from twolane.diagnosis.findings import (
     WORST_FIRST,
     WRAPPER,
     Diagnosis,
-    Finding,
-    Severity,
     wrong,
 )
 from twolane.diagnosis.preflight import check
@@ -29,6 +27,7 @@ from twolane.diagnosis.reading import Reading
 from twolane.diagnosis.rule import Context, Match, Rule
 from twolane.diagnosis.service import Service
 from twolane.errors import QuestionError
+from twolane.records import Finding, Severity
 
 MOST_EVIDENCE = 5
 LONGEST_LINE = 600

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 
 from twolane.diagnosis.catalogue import RULES
 from twolane.diagnosis.deployment import Deployment, Side, pairs
-from twolane.diagnosis.findings import Finding, in_order
+from twolane.diagnosis.findings import in_order
 from twolane.diagnosis.rule import Hit, Rule
 from twolane.diagnosis.vllm_facts import facts
+from twolane.records import Finding
 
 Places = Mapping[tuple[str, str], str]
 

@@ -13,8 +13,9 @@ from typing import Literal
 import msgspec
 
 from twolane.diagnosis.deployment import Deployment, Side
-from twolane.diagnosis.findings import CAUSE, Severity
+from twolane.diagnosis.findings import CAUSE
 from twolane.diagnosis.service import Service
+from twolane.records import Severity
 
 
 class Hit(msgspec.Struct, frozen=True):

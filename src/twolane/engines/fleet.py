@@ -12,7 +12,7 @@ from twolane.config import Layout, Model
 from twolane.config.models import Platform
 from twolane.engines import http, metrics, pinning, ports
 from twolane.engines.front import Front
-from twolane.engines.launch import Launch, launches
+from twolane.engines.launch import Launch, launches, require_ports
 from twolane.engines.process import Process, tail
 from twolane.errors import AnswerError, EngineError
 from twolane.records import EngineMeta
@@ -71,10 +71,12 @@ class Fleet:
 
         `port` is the router's, 0 for a free one.
 
-        Raises EngineError, with the log's tail, for the first that dies or is not ready within
-        `timeout_s`; the caller stops the rest with `stop`.
+        Raises QuestionError for a taken port; EngineError, with the log's tail, for the first that
+        dies or is not ready within `timeout_s`; the caller stops the rest with `stop`.
         """
-        for launch in launches(model, layout, platform):
+        planned = launches(model, layout, platform)
+        require_ports(planned)
+        for launch in planned:
             process = await Process.start(
                 launch.engine.name,
                 launch.argv,

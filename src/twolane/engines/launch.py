@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from twolane.config import Engine, Layout, Model
 from twolane.config.models import Platform
 from twolane.engines import nixl_delay, ports
+from twolane.errors import QuestionError
 
 _ROLES = {"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"}
 SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_PORT"
@@ -36,37 +37,40 @@ class Launch:
 
 
 def launches(model: Model, layout: Layout, platform: Platform) -> list[Launch]:
-    """One Launch per engine of `layout`, on ports that are free now.
+    """One Launch per engine of `layout`, on the ports that the YAML asks for or that are free now.
 
-    Raises QuestionError where the YAML asks for a port that is taken.
+    Raises QuestionError where the YAML asks for something that is no port.
     """
     chosen = iter(ports.choose(2 * len(layout.engines)))
     made: list[Launch] = []
     for engine in layout.engines:
-        port = _asked_port(engine.args, "--port")
-        if port is None:
-            port = next(chosen)
-        else:
-            ports.require_free(port, what=f"engine {engine.name}")
-        side = _side_channel(engine, next(chosen)) if engine.role != "both" else None
-        made.append(
-            Launch(
-                engine,
-                tuple(argv(model, engine, platform, port)),
-                environment(engine, platform, side),
-                port,
-                side,
-            )
-        )
+        port = _port(engine, "--port", _value(engine.args, "--port"), next(chosen))
+        asked, split = engine.env.get(SIDE_CHANNEL), engine.role != "both"
+        side = _port(engine, SIDE_CHANNEL, asked, next(chosen)) if split else None
+        command = tuple(argv(model, engine, platform, port))
+        made.append(Launch(engine, command, environment(engine, platform, side), port, side))
     return made
 
 
-def _side_channel(engine: Engine, chosen: int) -> int:
-    if SIDE_CHANNEL not in engine.env:
+def require_ports(made: Sequence[Launch]) -> None:
+    """Raises QuestionError unless every port of these launches is free."""
+    for launch in made:
+        ports.require_free(launch.port, what=f"engine {launch.engine.name}")
+        if launch.side_channel_port is not None:
+            what = f"side channel of {launch.engine.name}"
+            ports.require_free(launch.side_channel_port, what=what)
+
+
+def _port(engine: Engine, name: str, asked: str | None, chosen: int) -> int:
+    if asked is None:
         return chosen
-    port = int(engine.env[SIDE_CHANNEL])
-    ports.require_free(port, what=f"side channel of {engine.name}")
-    return port
+    if not asked.isdecimal() or not 0 < int(asked) < 65536:
+        raise QuestionError(
+            f"{name} of {engine.name} is {asked!r}",
+            place=engine.places.get(name, engine.place),
+            remedy="give a port between 1 and 65535, or none: a free one is then chosen",
+        )
+    return int(asked)
 
 
 def argv(model: Model, engine: Engine, platform: Platform, port: int) -> list[str]:
@@ -109,11 +113,11 @@ def _flag(arg: str) -> str:
     return arg.split("=", 1)[0].replace("_", "-") if arg.startswith("--") else ""
 
 
-def _asked_port(args: Sequence[str], flag: str) -> int | None:
+def _value(args: Sequence[str], flag: str) -> str | None:
+    """What `args` gives `flag`; empty where the value is missing."""
     for i, arg in enumerate(args):
         if _flag(arg) == flag:
-            value = arg.split("=", 1)[1] if "=" in arg else args[i + 1]
-            return int(value)
+            return arg.split("=", 1)[1] if "=" in arg else "".join(args[i + 1 : i + 2])
     return None
 
 

@@ -1,0 +1,216 @@
+"""What twolane starts, judged by the rules: before it starts, and when something went wrong.
+
+Rules of this file: the one place that knows both the launches of engines/ and the rules of
+diagnosis/. It turns the first into what the second reads, and findings into what a campaign
+keeps (findings.json), tells and raises. What is a mistake is decided in diagnosis/rules alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from twolane import devices
+from twolane.config import Campaign, Layout, Model, load_campaign, load_models, source
+from twolane.config.models import Platform
+from twolane.diagnosis import figures
+from twolane.diagnosis.commands import Said, load_deployment, with_model
+from twolane.diagnosis.deployment import Deployment, Engine
+from twolane.diagnosis.findings import (
+    SYMPTOM,
+    Diagnosis,
+    exit_code,
+    in_order,
+    to_json,
+    to_text,
+    wrong,
+)
+from twolane.diagnosis.host import with_host
+from twolane.diagnosis.postmortem import diagnose
+from twolane.diagnosis.preflight import Places, check
+from twolane.engines.launch import Launch, launches
+from twolane.errors import AnswerError, EngineError, QuestionError
+from twolane.records import Finding, Findings, PostMortem, write_json
+
+Figures = Mapping[str, Mapping[str, float]]  # engine's name -> its metrics
+
+# ------------------------------------------------------------------------- launches to rules
+
+
+def deployment(model: Model, made: Sequence[Launch], platform: Platform) -> Deployment:
+    """Engines as the rules read them, with what this host knows if it is the one they run on."""
+    gpus = devices.gpus() if platform == "gpu" else ()
+    judged = Deployment(
+        platform="cpu" if platform == "cpu" else "cuda",
+        engines=[_engine(launch, platform) for launch in made],
+        device_gib=min((g.memory_bytes for g in gpus), default=0) / devices.GIB or None,
+        device_count=len(gpus) or None,
+    )
+    return with_model(with_host(judged) if platform == "cpu" or gpus else judged)
+
+
+def _engine(launch: Launch, platform: Platform) -> Engine:
+    engine = launch.engine
+    return Engine(
+        name=engine.name,
+        role=engine.role,
+        argv=list(launch.argv),
+        env=dict(launch.env),
+        devices=list(engine.devices) if platform == "gpu" else None,
+    )
+
+
+def places(layout: Layout) -> Places:
+    """Where the YAML sets what: (engine, option or variable) -> `file:line:col`."""
+    return {(e.name, name): place for e in layout.engines for name, place in e.places.items()}
+
+
+def preflight(model: Model, layout: Layout, platform: Platform) -> list[Finding]:
+    """What is wrong with `layout` before it starts, worst first.
+
+    Raises QuestionError where its ports are none.
+    """
+    made = launches(model, layout, platform)
+    return check(deployment(model, made, platform), places(layout))
+
+
+def preflight_file(path: Path) -> list[Finding]:
+    """Preflight of every arm of a campaign.yaml, or of every layout of a models.yaml.
+
+    A layout that only names engines of others repeats what they have; it is told once.
+    """
+    found: dict[tuple[str, str, str], Finding] = {}
+    for model, layout, platform in _layouts(path):
+        for finding in preflight(model, layout, platform):
+            found.setdefault((finding.rule, finding.where, finding.value), finding)
+    return in_order(list(found.values()))
+
+
+def check_files(path: Path | None, engines: Path | None) -> Said:
+    """Preflight of a campaign.yaml or models.yaml, of the JSON of other engines, or of both.
+
+    Raises QuestionError if neither is given or one cannot be read.
+    """
+    if path is None and engines is None:
+        raise QuestionError("nothing to check", remedy="name a campaign, or --engines FILE")
+    findings = preflight_file(path) if path is not None else []
+    if engines is not None:
+        findings = in_order([*findings, *check(load_deployment(engines))])
+    return Said(to_text(findings), to_json(findings), exit_code(findings))
+
+
+def _layouts(path: Path) -> Iterable[tuple[Model, Layout, Platform]]:
+    if "node" in source.read(path).data:
+        models = load_models(path)
+        for model in models.models.values():
+            for layout in model.layouts.values():
+                yield model, layout, models.node.platform
+        return
+    campaign = load_campaign(path)
+    for arm in campaign.arms:
+        yield campaign.model, arm.layout, campaign.models.node.platform
+
+
+def preflight_campaign(campaign: Campaign) -> None:
+    """Raises QuestionError for the first error in any arm that the campaign does not allow."""
+    for arm in campaign.arms:
+        refuse(preflight(campaign.model, arm.layout, campaign.models.node.platform), campaign.allow)
+
+
+def refuse(findings: Iterable[Finding], allowed: Collection[str]) -> None:
+    """Raises QuestionError for the first error whose rule is not `allowed`."""
+    errors = [f for f in findings if f.severity == "error" and f.rule not in allowed]
+    if errors:
+        first, more = errors[0], len(errors) - 1
+        others = f" ({more} more: see twolane check)" if more else ""
+        raise QuestionError(
+            f"{said(first)}. {first.consequence}",
+            place=first.where,
+            remedy=f"{first.fix} Or override this with --allow {first.rule}.{others}",
+        )
+
+
+# ---------------------------------------------------------------------------- what went wrong
+
+
+def said(finding: Finding) -> str:
+    """A finding in half a line."""
+    value = f" ({finding.value})" if finding.value else ""
+    return f"{finding.rule}: {finding.title}{value}"
+
+
+def cause_of(answer: Diagnosis) -> Finding | None:
+    """The finding that explains a failure; None where there are only consequences and remarks."""
+    first = answer.findings[0] if answer.cause is not None else None
+    return first if first and wrong(first) and first.rank <= SYMPTOM else None
+
+
+def explained(failure: AnswerError, answer: Diagnosis, folder: Path) -> AnswerError:
+    """`failure` with its cause and fix; itself where no rule recognises it."""
+    cause = cause_of(answer)
+    if cause is None:
+        return failure
+    what = f"{failure.what}: {said(cause)}"
+    place = f"{folder / cause.where}" if ".log:" in cause.where else cause.where
+    if isinstance(failure, EngineError):
+        return EngineError(what, place=place, remedy=cause.fix, log_tail=tuple(cause.evidence))
+    return type(failure)(what, place=place, remedy=cause.fix)
+
+
+@dataclass
+class Inspector:
+    """One run's findings: kept in findings.json of its `folder`, and told as they are made."""
+
+    folder: Path
+    campaign: Campaign
+    layout: Layout
+    tell: Callable[[str], None]
+    found: Findings = field(default_factory=Findings)
+
+    @property
+    def platform(self) -> Platform:
+        return self.campaign.models.node.platform
+
+    def before(self) -> None:
+        """Preflight; raises QuestionError for an error that the campaign does not allow."""
+        findings = preflight(self.campaign.model, self.layout, self.platform)
+        self._keep(msgspec.structs.replace(self.found, preflight=findings))
+        for finding in findings:
+            if wrong(finding):
+                self.tell(f"{finding.where}: {said(finding)}; fix: {finding.fix}")
+        refuse(findings, self.campaign.allow)
+
+    async def after(
+        self,
+        about: str,
+        made: Sequence[Launch],
+        before: Figures | None = None,
+        now: Figures | None = None,
+    ) -> Diagnosis:
+        """Post-mortem of `about` (a cell's id, or empty): logs so far, and metrics in between."""
+        answer = await asyncio.to_thread(self._diagnose, made, before or {}, now or {})
+        if answer.findings:
+            one = PostMortem(about=about, cause=answer.cause, findings=answer.findings)
+            told = [*self.found.postmortems, one]
+            self._keep(msgspec.structs.replace(self.found, postmortems=told))
+            first = answer.findings[0]
+            self.tell(f"{about or 'cause'}: {said(first)}; fix: {first.fix}")
+        return answer
+
+    def _diagnose(self, made: Sequence[Launch], before: Figures, now: Figures) -> Diagnosis:
+        logs = [self.folder / f"{launch.engine.name}.log" for launch in made]
+        served = [
+            figures.from_metrics(before[name], now[name], name) for name in before if name in now
+        ]
+        judged = deployment(self.campaign.model, made, self.platform)
+        # The ports are taken by these very engines by now.
+        judged = msgspec.structs.replace(judged, listening=[])
+        return diagnose([log for log in logs if log.exists()], judged, served=served)
+
+    def _keep(self, found: Findings) -> None:
+        self.found = found
+        write_json(self.folder / "findings.json", found)
