@@ -40,6 +40,8 @@ class Pace:
     longest_prompt: int | None = None  # longer ones are refused with 400
     counts: bool = True  # whether it obeys continuous_usage_stats
     ledger: bool = False
+    cache_block: int | None = None  # tokens; with it, prompts and answers are cached by blocks
+    knows: bool = False  # whether it answers with the fact that was asked for
 
     def status_for(self, prompt: str) -> int:
         too_long = self.longest_prompt is not None and len(prompt) > self.longest_prompt
@@ -67,6 +69,15 @@ class GoldenEngine:
         self.running = 0
         self.most_running = 0
         self._busy_until = 0.0
+        self.cached: list[str] = []  # every text whose KV it holds
+
+    def cached_tokens(self, prompt: str) -> int:
+        """Whole blocks at the start of `prompt` that it has seen, less the last token."""
+        block = self.pace.cache_block
+        if block is None:
+            return 0
+        seen = max((_shared(prompt, text) for text in self.cached), default=0)
+        return min(seen, len(prompt) - 1) // block * block
 
     def by_id(self, id_: str) -> Account:
         return next(a for a in self.accounts if a.id == id_)
@@ -161,6 +172,9 @@ class _Answer:
         self._pace = connection.engine.pace
         self._account = account
         self._prompt = prompt
+        self._known = _fact(prompt) if self._pace.knows else ""
+        self._cached_tokens = self._engine.cached_tokens(prompt)
+        self._text: list[str] = []
         self._chat = chat
         self._total = int(asked.get("max_tokens") or 16)
         self._event = 0
@@ -171,7 +185,7 @@ class _Answer:
         )
         self._engine.running += 1
         self._engine.most_running = max(self._engine.most_running, self._engine.running)
-        done = self._engine.prefill(self._loop.time(), len(prompt))
+        done = self._engine.prefill(self._loop.time(), len(prompt) - self._cached_tokens)
         self._due = done + self._pace.ttft_s
         self._timer = self._loop.call_at(self._due, self._tick)
         connection.transport.write(
@@ -223,7 +237,9 @@ class _Answer:
         self._event += len(counts)
 
     def _tokens(self, tokens: int) -> bytes:
-        text = "".join(self._prompt[(self._sent + i) % len(self._prompt)] for i in range(tokens))
+        source = self._known + self._prompt
+        text = "".join(source[(self._sent + i) % len(source)] for i in range(tokens))
+        self._text.append(text)
         self._sent += tokens
         finish = "length" if self._sent >= self._total else None
         return self._payload({"content": text}, self._sent, finish)
@@ -252,7 +268,10 @@ class _Answer:
         self._connection.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def _finish(self) -> None:
-        usage = self._usage(self._sent) | {"prompt_tokens_details": {"cached_tokens": 0}}
+        if self._pace.cache_block is not None:
+            self._engine.cached.append((self._prompt + "".join(self._text))[:-1])
+        details = {"cached_tokens": self._cached_tokens}
+        usage = self._usage(self._sent) | {"prompt_tokens_details": details}
         metrics = {"queue_time_ms": 0.5, "time_to_first_token_ms": self._pace.ttft_s * 1000}
         last = {"choices": [], "usage": usage, "metrics": metrics}
         self._close_stream([b"data: " + json.dumps(last).encode() + b"\n\n", b"data: [DONE]\n\n"])
@@ -273,6 +292,18 @@ class _Answer:
         elif self._event == self._pace.cut_after:
             self._end()
             self._connection.transport.close()
+
+
+def _shared(a: str, b: str) -> int:
+    """Length of what both begin with."""
+    unlike = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+    return next(unlike, min(len(a), len(b)))
+
+
+def _fact(prompt: str) -> str:
+    """The value planted for the key with which the prompt ends."""
+    key = prompt.rpartition("\n")[2]
+    return prompt.partition(f"Remember: {key}")[2].partition("\n")[0] + "\n"
 
 
 @asynccontextmanager

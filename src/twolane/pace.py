@@ -9,7 +9,16 @@ from __future__ import annotations
 import msgspec
 
 from twolane.clock import NS
-from twolane.records import AnyCell, Event, GridCell, InterferenceCell, NeedleCell
+from twolane.records import (
+    AnyCell,
+    Event,
+    FreshCell,
+    GridCell,
+    InterferenceCell,
+    MixCell,
+    NeedleCell,
+    RampCell,
+)
 
 # Two engines on two CPU cores; GPU hosts with compiled graphs take about as long.
 LAUNCH_S = 60.0
@@ -49,12 +58,20 @@ def _needle(cell: AnyCell) -> bool:
 def estimate_s(cell: AnyCell) -> float:
     """A first guess at a cell's duration, in seconds."""
     prefill = cell.prompt / PREFILL_TOK_S
-    if isinstance(cell, InterferenceCell):
-        shots = (1 + cell.shots) * (cell.quiet_s + cell.recovery_s)
-        return shots + cell.null_s + cell.shots * prefill
-    if isinstance(cell, GridCell):
-        if cell.seconds is not None:
-            return cell.seconds
-        assert cell.requests is not None
-        return cell.requests * prefill + 10.0
-    return len(cell.depths) * prefill
+    match cell:
+        case InterferenceCell():
+            shots = (1 + cell.shots) * (cell.quiet_s + cell.recovery_s)
+            guess = shots + cell.null_s + cell.shots * prefill
+        case GridCell(seconds=None):
+            guess = (cell.requests or 0) * prefill + 10.0
+        case GridCell():
+            guess = cell.seconds or 0.0
+        case FreshCell():
+            guess = cell.requests * prefill + 5.0
+        case RampCell():
+            guess = cell.users * prefill + 2.0 * cell.turns
+        case MixCell():
+            guess = 1.2 * cell.seconds + prefill
+        case NeedleCell():
+            guess = len(cell.depths) * prefill
+    return guess

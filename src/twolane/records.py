@@ -66,11 +66,61 @@ class NeedleCell(Cell, frozen=True, kw_only=True, tag="needle"):
     depths: tuple[float, ...] = (0.05, 0.5, 0.95)
 
 
-AnyCell = GridCell | InterferenceCell | NeedleCell
+class FreshCell(Cell, frozen=True, kw_only=True, tag="fresh"):
+    """`requests` new prompts of `prompt` tokens, one after the other, `output` tokens each."""
+
+    prompt: int
+    output: int = 64
+    requests: int = 1
+
+
+class RampCell(Cell, frozen=True, kw_only=True, tag="ramp"):
+    """Conversations that grow in `turns` equal steps to a prompt of `prompt` tokens.
+
+    Every turn sends the whole history and asks for a planted fact. User n + 1 begins when user n
+    has had the answer to a turn of `after` tokens or more.
+    """
+
+    prompt: int
+    users: int = 1
+    turns: int = 8
+    after: int = 0
+    output: int = 64
+
+
+class MixCell(Cell, frozen=True, kw_only=True, tag="mix"):
+    """Open loop: Poisson arrivals at `rate` requests a second over `seconds` of window.
+
+    A `share` of them has `prompt` tokens, the others `short`; all of them get `output` tokens.
+    """
+
+    prompt: int
+    share: float
+    rate: float
+    short: int = 512
+    output: int = 64
+    seconds: float = 60.0
+
+
+AnyCell = GridCell | InterferenceCell | NeedleCell | FreshCell | RampCell | MixCell
+"""`prompt` is in each of them the longest prompt, in tokens."""
 
 # ------------------------------------------------------------------------------------ requests
 
-Role = Literal["grid", "warmup", "victim", "aggressor", "null", "needle", "greedy", "probe"]
+Role = Literal[
+    "grid",
+    "warmup",
+    "victim",
+    "aggressor",
+    "null",
+    "needle",
+    "greedy",
+    "probe",
+    "fresh",
+    "turn",
+    "short",
+    "long",
+]
 
 
 class EngineTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -112,7 +162,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sum(gaps_ns) = last_ns - first_ns. `tokens[i]` is the number of tokens event i carried,
     as counted by the server; an empty list means one each. `status` 0 means that no HTTP status
     arrived. A request failed if and only if `error` is set. `shot` numbers the repetitions of an
-    interference cell from 0, the null shot.
+    interference cell from 0, the null shot. In a conversation `index` is the turn and `user` its
+    speaker; the first `history_prompt` tokens of its prompt are those of the turn before, the
+    first `history` tokens also hold that turn's answer: so much an engine may have cached.
+    `needle` judges an answer that was to begin with a planted fact: "ok", or how it missed.
     """
 
     id: str
@@ -122,7 +175,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     send_ns: int
     due_ns: int
     shot: int = 0
+    user: int = 0
     worker: int = 0
+    history_prompt: int = 0
+    history: int = 0
+    needle: str | None = None
     prompt_asked: int = 0
     output_asked: int = 0
     status: int = 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 
 from twolane.clock import MS, NS
@@ -9,10 +10,13 @@ from twolane.gates.validity import EngineRole, Values, judge
 from twolane.records import (
     AnyCell,
     Code,
+    EngineTimes,
     GridCell,
     InterferenceCell,
+    Ledger,
     NeedleAnswer,
     NeedleResult,
+    RampCell,
     Request,
     Role,
 )
@@ -81,6 +85,7 @@ def codes(
     needle: NeedleResult | None = None,
     problem: str | None = None,
     lag_p99_ms: float | None = 2.0,
+    block: int = 16,
 ) -> dict[str, Code]:
     """Judge with counters that stood at 1,000 before."""
     after = {engine: {n: v + 1000 for n, v in vs.items()} for engine, vs in (counted or {}).items()}
@@ -93,6 +98,7 @@ def codes(
         after,
         roles,
         needle=needle,
+        block_size=block,
         problem=problem,
         lag_p99_ms=lag_p99_ms,
     )
@@ -303,3 +309,45 @@ def test_unsteady() -> None:
 
     assert not seen(steady)
     assert seen(slower)
+
+
+# ---------------------------------------------------------------------------------- conversation
+
+RAMP = RampCell(id="ramp 800", prompt=800, users=1, turns=2, output=10)
+
+
+def turn(cached: int, *, p_cached: int | None = None) -> Request:
+    """The second turn of 800 tokens, after one of 400 that was answered with 10; blocks of 16."""
+    ledger = None
+    if p_cached is not None:
+        times = EngineTimes(cached_tokens=p_cached)
+        ledger = Ledger(path="split", boot="b", received_ns=0, p_times=times)
+    return msgspec.structs.replace(
+        request(600, role="turn", cached=cached),
+        index=1,
+        prompt_tokens=800,
+        history_prompt=400,
+        history=410,
+        ledger=ledger,
+    )
+
+
+@pytest.mark.parametrize(
+    ("cached", "clean"), [(400, True), (407, True), (416, False), (0, False), (384, False)]
+)
+def test_a_turn_must_find_its_history_and_no_more(cached: int, clean: bool) -> None:
+    assert ("CACHE" not in codes([turn(cached)], cell=RAMP, block=16)) == clean
+
+
+def test_in_a_split_the_prefill_engine_counts() -> None:
+    assert codes([turn(790, p_cached=400)], cell=RAMP, block=16) == {}
+    code = codes([turn(400, p_cached=0)], cell=RAMP, block=16)["CACHE"]
+    assert "0.0% of the prompt of user 0, turn 2 were cached, expected 50.0%" in code.why
+
+
+def test_history_on_the_decode_engine_need_not_come_again() -> None:
+    counted = {"d": sources(local_cache_hit=400, external_kv_transfer=399, local_compute=1)}
+    asked = [turn(400, p_cached=400)]
+    assert codes(asked, cell=RAMP, roles=SPLIT, counted=counted, block=16) == {}
+    short = {"d": sources(local_cache_hit=400, external_kv_transfer=300, local_compute=10)}
+    assert "DEGENERATE" in codes(asked, cell=RAMP, roles=SPLIT, counted=short, block=16)

@@ -16,7 +16,7 @@ from tests.golden_engine import GoldenEngine, Pace, serve
 import twolane
 from twolane.analysis import stats
 from twolane.clock import MS, NS
-from twolane.errors import QuestionError
+from twolane.gates.validity import judge
 from twolane.load.driver import CellRun, Progress, Question, Target, ask, drive
 from twolane.records import AnyCell, GridCell, InterferenceCell, NeedleCell, Request
 
@@ -262,9 +262,17 @@ async def test_a_needle_cell_asks_its_questions() -> None:
             progress=driven.told.append,
             questions=[Question("abcdefgh", 8, 2)],
         )
-        with pytest.raises(QuestionError, match="no prompts"):
-            await driven.drive(NeedleCell(id="needle 8", prompt=8))
     assert [(r.role, r.text) for r in driven.requests] == [("needle", "ab")]
+
+
+@pytest.mark.parametrize(("knows", "needle"), [(True, "ok"), (False, "wrong value")])
+async def test_a_needle_cell_makes_and_judges_its_own_questions(knows: bool, needle: str) -> None:
+    async with serve(Pace(knows=knows)) as (engine, port):
+        driven = Driven(engine, port)
+        await driven.drive(NeedleCell(id="needle 500", prompt=500))
+    assert [(r.prompt_tokens, r.needle) for r in driven.requests] == [(500, needle)] * 3
+    codes = judge(NeedleCell(id="", prompt=500), driven.requests, None, {}, {}, {})
+    assert [(code.code, code.value) for code in codes] == ([] if knows else [("NEEDLE", 3)])
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,12 @@ def tpot_ns(request: Request) -> float | None:
     return (request.last_ns - request.first_ns) / after_first if after_first >= 1 else None
 
 
+def decode_tok_s(request: Request) -> float | None:
+    """Tokens a second after the first event: 1 / TPOT."""
+    tpot = tpot_ns(request)
+    return NS / tpot if tpot else None
+
+
 def e2e_ns(request: Request) -> int | None:
     """E2E = t_last - t_send."""
     return None if request.last_ns is None else request.last_ns - request.send_ns

@@ -16,6 +16,7 @@ from twolane.analysis.measures import (
     Stalls,
     Window,
     cached_share,
+    decode_tok_s,
     e2e_ns,
     event_times_ns,
     gaps,
@@ -35,8 +36,18 @@ from twolane.analysis.measures import (
     wilson,
     worst_gap_ns,
 )
+from twolane.analysis.turns import cached_share as cached_by_prefill
 from twolane.clock import MS
-from twolane.records import AnyCell, GridCell, InterferenceCell, Request
+from twolane.records import (
+    AnyCell,
+    FreshCell,
+    GridCell,
+    InterferenceCell,
+    MixCell,
+    NeedleCell,
+    RampCell,
+    Request,
+)
 
 __all__ = [
     "PERCENTILE_FLOORS",
@@ -47,6 +58,7 @@ __all__ = [
     "Victim",
     "Window",
     "cached_share",
+    "decode_tok_s",
     "e2e_ns",
     "event_times_ns",
     "gaps",
@@ -90,10 +102,18 @@ def summarise(cell: AnyCell, requests: Sequence[Request], window_ns: Window | No
     if isinstance(cell, InterferenceCell):
         return _interference(requests)
     measured = [r for r in requests if r.role != "warmup"]
-    values = _counts(measured) | _latencies(measured)
-    if isinstance(cell, GridCell):
-        values |= _load(cell, requests, window_ns)
-    return values
+    match cell:
+        case GridCell():
+            mine = _latencies(measured) | _load(requests, window_ns, users=cell.users)
+        case FreshCell():
+            mine = _latencies(measured) | _single(measured)
+        case RampCell():
+            mine = _single(measured) | _turns(measured)
+        case MixCell():
+            mine = _mix(cell, measured) | _load(requests, window_ns)
+        case NeedleCell():
+            mine = _latencies(measured) | {"needles_missed": _missed(measured)}
+    return _counts(measured) | mine
 
 
 def _counts(requests: Sequence[Request]) -> Values:
@@ -119,10 +139,10 @@ def _latencies(requests: Sequence[Request]) -> Values:
     return values
 
 
-def _load(cell: GridCell, requests: Sequence[Request], window: Window | None) -> Values:
+def _load(requests: Sequence[Request], window: Window | None, users: int | None = None) -> Values:
     known = window is not None and window[1] > window[0]
-    return {
-        "users": float(cell.users),
+    asked: Values = {} if users is None else {"users": float(users)}
+    return asked | {
         "window_s": seconds_of(window) if window and known else None,
         "throughput_tok_s": throughput_tok_s(requests, window) if window else None,
         "inflight": inflight(requests, window) if window else None,
@@ -130,13 +150,71 @@ def _load(cell: GridCell, requests: Sequence[Request], window: Window | None) ->
     }
 
 
+def _single(requests: Sequence[Request]) -> Values:
+    """Of requests that are looked at one by one: a failed one waits for ever and has no rate."""
+    return {
+        "ttft_ms": median(_ttfts_ms(requests)),
+        "decode_tok_s": median(_rates(requests)),
+        "worst_gap_ms": max((g / MS for r in requests if (g := worst_gap_ns(r))), default=None),
+        "needles_missed": _missed(requests),
+    }
+
+
+def _turns(turns: Sequence[Request]) -> Values:
+    """`u<user>_t<turn>_*` for every turn that was said, and the last turns' as `last_*`."""
+    values: Values = {"turns": float(sum(r.error is None for r in turns))}
+    for turn in sorted(turns, key=lambda r: (r.user, r.index)):
+        name = f"u{turn.user}_t{turn.index + 1:02}"
+        values |= {
+            f"{name}_prompt_tokens": turn.prompt_tokens,
+            f"{name}_ttft_ms": median(_ttfts_ms([turn])),
+            f"{name}_decode_tok_s": decode_tok_s(turn),
+            f"{name}_cached_share": cached_by_prefill(turn),
+            f"{name}_needle_missed": _missed([turn]),
+        }
+    last = max((turn.index for turn in turns), default=0)
+    latest = [turn for turn in turns if turn.index == last]
+    return values | {
+        "last_ttft_ms": median(_ttfts_ms(latest)),
+        "last_decode_tok_s": median(_rates(latest)),
+    }
+
+
+def _mix(cell: MixCell, requests: Sequence[Request]) -> Values:
+    """Latencies are the short requests'; `long_*` the others'."""
+    short = [r for r in requests if r.role == "short"]
+    long = [r for r in requests if r.role == "long"]
+    late = percentile([(r.send_ns - r.due_ns) / MS for r in requests], 50)
+    return {
+        **_latencies(short),
+        "worst_gap_ms": max((g / MS for r in short if (g := worst_gap_ns(r))), default=None),
+        "long_share": len(long) / len(requests) if requests else None,
+        "long_ttft_p50_ms": percentile(_ttfts_ms(long), 50),
+        "asked_rate": cell.rate,
+        "sent_late_p50_ms": late,
+    }
+
+
+def _ttfts_ms(requests: Iterable[Request]) -> list[float]:
+    ttfts = [float("inf") if r.error is not None else ttft_ns(r) for r in requests]
+    return [t / MS for t in ttfts if t is not None]
+
+
+def _rates(requests: Iterable[Request]) -> list[float]:
+    return [rate for r in requests if (rate := decode_tok_s(r)) is not None]
+
+
+def _missed(requests: Iterable[Request]) -> float | None:
+    asked = [r.needle for r in requests if r.needle is not None]
+    return float(sum(answer != "ok" for answer in asked)) if asked else None
+
+
 def _interference(requests: Sequence[Request]) -> Values:
     """Worst over the victims of the real shots, and of the null shot as `null_*`."""
     seen = victims(requests)
     hit = [victim for victim in seen if not victim.null]
     fired = [r for r in requests if r.role == "aggressor"]
-    ttfts = [float("inf") if r.error is not None else ttft_ns(r) for r in fired]
-    aggressor = percentile([t / MS for t in ttfts if t is not None], 50)
+    aggressor = percentile(_ttfts_ms(fired), 50)
     return {
         **_counts([r for r in requests if r.role != "null"]),
         "victims": float(len(hit)),

@@ -3,6 +3,9 @@
     c64 in1024 out1024 n640        closed loop, 64 users; n640 requests, or 60s of window
     interference victims=2 prompt=60k shots=2
     needle 64k
+    fresh 128k n=3                 new prompts, one after the other
+    ramp 128k users=2 turns=8      conversations that grow turn by turn
+    mix long=60k share=0.02 rate=20 60s     open loop, short prompts and some long ones
 
 Sizes: plain numbers, or with k (x 1,024) or m (x 1,048,576): `128k`, `1m`, `1.5k`.
 """
@@ -10,18 +13,35 @@ Sizes: plain numbers, or with k (x 1,024) or m (x 1,048,576): `128k`, `1m`, `1.5
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
 
 from twolane.errors import QuestionError
-from twolane.records import AnyCell, GridCell, InterferenceCell, NeedleCell
+from twolane.records import (
+    AnyCell,
+    FreshCell,
+    GridCell,
+    InterferenceCell,
+    MixCell,
+    NeedleCell,
+    RampCell,
+)
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
 _FACTOR = {"": 1, "k": 1024, "m": 1024 * 1024}
 _GRAMMAR = (
     "cells are e.g. 'c64 in1024 out1024 n640', 'c4 in512 out64 30s', "
-    "'interference victims=2 prompt=60k', 'needle 64k'"
+    "'interference victims=2 prompt=60k', 'needle 64k', 'fresh 128k', 'ramp 128k users=2', "
+    "'mix long=60k share=0.02 rate=20 60s'"
 )
+
+# Of a ramp's turn, tokens: one planted fact, and salt, fact and question. gates.conversation
+# refuses what is too short exactly; this is for a message with a place in the file.
+_FACT: Final = 30
+_QUESTION: Final = 160
 
 
 def parse_size(text: str) -> int:
@@ -42,6 +62,19 @@ def _seconds(text: str) -> float:
     return float(match[1])
 
 
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError(text)
+    return number
+
+
+def _plain(number: float) -> str:
+    """The shortest text that reads back as `number`, without an exponent."""
+    text = format(Decimal(repr(number)), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def parse_cell(text: str) -> AnyCell:
     """The cell that `text` names. Raises QuestionError naming the word and the grammar."""
     words = text.split()
@@ -49,8 +82,8 @@ def parse_cell(text: str) -> AnyCell:
         raise QuestionError("an empty cell", remedy=_GRAMMAR)
     if re.fullmatch(r"c\d+", words[0]):
         return _grid(words)
-    if words[0] == "interference":
-        return _interference(words[1:])
+    if words[0] in _KINDS:
+        return _KINDS[words[0]](words[1:])
     if words[0] == "needle" and len(words) == 2:
         prompt = parse_size(words[1])
         if prompt < 400:
@@ -92,6 +125,25 @@ def _grid(words: list[str]) -> GridCell:
     return GridCell(id=f"c{got['users']} in{got['prompt']} out{got['output']} {bound}", **got)
 
 
+def _keywords(
+    kind: str, words: list[str], known: Mapping[str, Callable[[str], int | float]]
+) -> dict[str, Any]:
+    """The values of `key=value` words. Raises QuestionError naming the word."""
+    got: dict[str, Any] = {}
+    for word in words:
+        key, _, value = word.partition("=")
+        if key not in known or not value:
+            raise QuestionError(
+                f"unknown word {word!r} in a cell of kind {kind}",
+                remedy=f"known: {', '.join(f'{k}=' for k in known)}",
+            )
+        try:
+            got[key] = known[key](value)
+        except ValueError:
+            raise QuestionError(f"{word!r} is not a number", remedy=_GRAMMAR) from None
+    return got
+
+
 _INTERFERENCE: dict[str, Callable[[str], int | float]] = {
     "victims": int,
     "prompt": parse_size,
@@ -105,19 +157,8 @@ _INTERFERENCE: dict[str, Callable[[str], int | float]] = {
 
 
 def _interference(words: list[str]) -> InterferenceCell:
-    got: dict[str, Any] = {}
-    for word in words:
-        key, _, value = word.partition("=")
-        if key not in _INTERFERENCE or not value:
-            raise QuestionError(
-                f"unknown word {word!r} in an interference cell",
-                remedy=f"known: {', '.join(f'{k}=' for k in _INTERFERENCE)}",
-            )
-        try:
-            number = _INTERFERENCE[key](value)
-        except ValueError:
-            raise QuestionError(f"{word!r} is not a number", remedy=_GRAMMAR) from None
-        got[f"{key}_s" if key in ("quiet", "recovery", "null") else key] = number
+    found = _keywords("interference", words, _INTERFERENCE)
+    got = {f"{k}_s" if k in ("quiet", "recovery", "null") else k: v for k, v in found.items()}
     if not {"victims", "prompt"} <= got.keys() or got["victims"] < 1 or got.get("shots", 1) < 1:
         raise QuestionError(
             "an interference cell needs victims (1 or more) and prompt", remedy=_GRAMMAR
@@ -128,3 +169,107 @@ def _interference(words: list[str]) -> InterferenceCell:
         [f"interference victims={cell.victims} prompt={cell.prompt}", *sorted(rest)]
     )
     return InterferenceCell(id=identity, **got)
+
+
+def _fresh(words: list[str]) -> FreshCell:
+    """`fresh 128k n=3 out=64`."""
+    prompt = _leading_size("fresh", words)
+    found = _keywords("fresh", words[1:], {"n": int, "out": parse_size})
+    cell = FreshCell(id="", prompt=prompt, requests=found.get("n", 1), output=found.get("out", 64))
+    if cell.requests < 1:
+        raise QuestionError("a fresh cell of no requests", remedy="n=1 or more")
+    rest = _unusual(found, {"n": 1, "out": 64})
+    return msgspec.structs.replace(cell, id=" ".join([f"fresh {prompt}", *rest]))
+
+
+_RAMP: dict[str, Callable[[str], int | float]] = {
+    "users": int,
+    "turns": int,
+    "after": parse_size,
+    "out": parse_size,
+}
+
+
+def _ramp(words: list[str]) -> RampCell:
+    """`ramp 128k users=2 turns=8 after=64k`; a second user starts half way unless told."""
+    prompt = _leading_size("ramp", words)
+    found = _keywords("ramp", words[1:], _RAMP)
+    usual = {"users": 1, "turns": 8, "after": prompt // 2, "out": 64}
+    of = usual | found
+    if of["users"] < 1 or of["turns"] < 2:
+        raise QuestionError("a ramp of no users or one turn", remedy="users=1 turns=2 or more")
+    if prompt // of["turns"] < max(of["out"], _FACT * of["turns"]) + _QUESTION:
+        raise QuestionError(
+            f"a ramp to {prompt} tokens in {of['turns']} turns has too short turns",
+            remedy="fewer turns, a shorter out=, or a longer prompt",
+        )
+    if of["after"] > prompt:
+        raise QuestionError("after= is longer than the ramp", remedy=f"after={prompt} or less")
+    identity = " ".join([f"ramp {prompt}", *_unusual(found, usual)])
+    return RampCell(
+        id=identity,
+        prompt=prompt,
+        users=of["users"],
+        turns=of["turns"],
+        after=of["after"],
+        output=of["out"],
+    )
+
+
+_MIX: dict[str, Callable[[str], int | float]] = {
+    "long": parse_size,
+    "share": _positive,
+    "rate": _positive,
+    "short": parse_size,
+    "out": parse_size,
+}
+
+
+def _mix(words: list[str]) -> MixCell:
+    """`mix long=60k share=0.02 rate=20 short=512 out=64 60s`; without long, an open loop."""
+    spans = [word for word in words if re.fullmatch(r"\d+(\.\d+)?s", word)]
+    if len(spans) > 1:
+        raise QuestionError("a mix cell has one time", remedy="write e.g. 60s once")
+    found = _keywords("mix", [w for w in words if w not in spans], _MIX)
+    seconds = _seconds(spans[0]) if spans else 60.0
+    if "rate" not in found or ("long" in found) != ("share" in found):
+        raise QuestionError(
+            "a mix cell needs rate=, and long= and share= together", remedy=_GRAMMAR
+        )
+    if found.get("share", 0.0) > 1:
+        raise QuestionError("a share is at most 1", remedy="write e.g. share=0.02")
+    of = {"short": 512, "out": 64} | found
+    head = [f"{key}={_plain(found[key])}" for key in ("share", "rate") if key in found]
+    if "long" in found:
+        head.insert(0, f"long={found['long']}")
+    rest = _unusual(
+        {k: found[k] for k in ("short", "out") if k in found}, {"short": 512, "out": 64}
+    )
+    return MixCell(
+        id=" ".join(["mix", *head, *rest, f"{_plain(seconds)}s"]),
+        prompt=of["long"] if "long" in of else of["short"],
+        share=of.get("share", 0.0),
+        rate=of["rate"],
+        short=of["short"],
+        output=of["out"],
+        seconds=seconds,
+    )
+
+
+def _leading_size(kind: str, words: list[str]) -> int:
+    if not words:
+        raise QuestionError(f"a cell of kind {kind} needs a length", remedy=_GRAMMAR)
+    return parse_size(words[0])
+
+
+def _unusual(found: Mapping[str, Any], usual: Mapping[str, Any]) -> list[str]:
+    """The words that differ from what is meant without them, in a fixed order."""
+    return [f"{k}={found[k]}" for k in usual if k in found and found[k] != usual[k]]
+
+
+_KINDS: Final[Mapping[str, Callable[[list[str]], AnyCell]]] = {
+    "interference": _interference,
+    "fresh": _fresh,
+    "ramp": _ramp,
+    "mix": _mix,
+}

@@ -22,7 +22,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -101,9 +101,9 @@ def make(length_tokens: int, seed: int, depths: Sequence[float] = DEPTHS) -> lis
     haystack, from 0, its beginning, to 1, its end.
     """
     _check_depths(depths)
-    facts = _facts(len(depths), np.random.default_rng([seed, length_tokens]))
+    facts = draw_facts(len(depths), np.random.default_rng([seed, length_tokens]))
     lines = [f"\nRemember: {key}={answer}\n" for key, answer in facts]
-    questions = [_question(key) for key, _ in facts]
+    questions = [question(key) for key, _ in facts]
 
     hay_length = length_tokens - SALT_LENGTH - len("".join(lines)) - len(questions[0])
     if hay_length < 0:
@@ -111,7 +111,7 @@ def make(length_tokens: int, seed: int, depths: Sequence[float] = DEPTHS) -> lis
             f"{length_tokens} tokens do not hold {len(depths)} needles and a question",
             remedy=f"ask for at least {length_tokens - hay_length} tokens, or for fewer needles",
         )
-    haystack = _plant(filler(hay_length, seed), lines, depths)
+    haystack = plant(filler(hay_length, seed), lines, depths)
     answers = [answer for _, answer in facts]
     return [
         NeedlePrompt(
@@ -125,7 +125,18 @@ def make(length_tokens: int, seed: int, depths: Sequence[float] = DEPTHS) -> lis
     ]
 
 
-def score(prompt: NeedlePrompt, answer_text: str) -> NeedleVerdict:
+class Asked(Protocol):
+    """What is known of a question when its answer is judged."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def answer(self) -> str: ...
+    @property
+    def others(self) -> tuple[str, ...]: ...
+
+
+def score(prompt: Asked, answer_text: str) -> NeedleVerdict:
     """Judge an answer by its first word, which must be the planted value exactly.
 
     A model that first repeats the key is forgiven; one that goes on after the value as well.
@@ -182,7 +193,7 @@ def salt(*parts: int) -> str:
     return digest.hexdigest()[: SALT_LENGTH - 1] + " "
 
 
-def _question(key: str) -> str:
+def question(key: str) -> str:
     return f"\nWhich value belongs to {key}? Write that value and nothing else.\n{key}="
 
 
@@ -197,7 +208,7 @@ def _check_depths(depths: Sequence[float]) -> None:
             )
 
 
-def _facts(count: int, rng: np.random.Generator) -> list[tuple[str, str]]:
+def draw_facts(count: int, rng: np.random.Generator) -> list[tuple[str, str]]:
     """Draw `count` (key, answer) pairs, no two of which look alike through a short window."""
     while True:
         facts = [
@@ -226,7 +237,7 @@ def _unlike(facts: list[tuple[str, str]]) -> bool:
     return len(set(windows)) == len(windows)
 
 
-def _plant(haystack: str, lines: list[str], depths: Sequence[float]) -> str:
+def plant(haystack: str, lines: list[str], depths: Sequence[float]) -> str:
     """Insert every line at its depth, measured in the haystack before anything was planted."""
     planted = []
     done = 0

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from twolane.analysis import turns
 from twolane.analysis.measures import (
     STALL_FLOOR_NS,
     Window,
@@ -20,10 +21,11 @@ from twolane.analysis.measures import (
     lies_within,
     little_inflight,
     median,
+    percentile,
     throughput_tok_s,
 )
 from twolane.clock import MS
-from twolane.records import AnyCell, Code, GridCell, NeedleResult, Request
+from twolane.records import AnyCell, Code, GridCell, MixCell, NeedleResult, RampCell, Request
 
 EngineRole = Literal["both", "prefill", "decode"]
 Values = Mapping[str, float]
@@ -50,6 +52,9 @@ TRANSFER_FAULTS: Final = {
     "vllm:nixl_num_kv_expired_reqs_total": "KV leases that expired before they were read",
     "vllm:nixl_num_notifications_after_expiry_total": "KV read after its lease: wrong answers",
 }
+FIXED_LENGTH: Final = ("grid", "aggressor", "fresh", "turn", "short", "long")
+"""Roles whose answers must be as long as asked: their end-of-text is ignored."""
+
 PREEMPTIONS: Final = "vllm:num_preemptions_total"
 
 
@@ -99,14 +104,18 @@ def judge(  # noqa: PLR0917 - the six are the evidence, in the order in which it
     """
     counters = Counters(before, after, roles)
     found = [
-        _needle(needle),
+        _needle(needle) or _missed(requests),
         _failed(requests, problem),
-        _cache(requests, counters, expected_cached),
+        _turns_cached(requests, block_size)
+        if isinstance(cell, RampCell)
+        else _cache(requests, counters, expected_cached),
         _degenerate(requests, counters, block_size),
         _length(requests),
         _preempt(counters),
         _client(lag_p99_ms, smallest_effect_ms),
     ]
+    if isinstance(cell, MixCell) and window_ns is not None:
+        found += [_unsteady(requests, window_ns), _late(requests, smallest_effect_ms)]
     if isinstance(cell, GridCell) and window_ns is not None:
         found += [
             _inflight(cell, requests, window_ns),
@@ -130,6 +139,22 @@ def _needle(result: NeedleResult | None) -> Code | None:
         code="NEEDLE",
         why=f"{len(missed)} of {len(result.answers)} needles missed, first at {first.length} "
         f"tokens, depth {first.depth:g}: {first.reason or 'wrong answer'}",
+        value=float(len(missed)),
+        limit=0.0,
+    )
+
+
+def _missed(requests: Sequence[Request]) -> Code | None:
+    """Answers of this very cell that were to begin with a planted fact and did not."""
+    asked = [r for r in requests if r.needle is not None and r.error is None]
+    missed = [r for r in asked if r.needle != "ok"]
+    if not missed:
+        return None
+    first = missed[0]
+    return Code(
+        code="NEEDLE",
+        why=f"{len(missed)} of {len(asked)} needles missed, first in {first.id} of "
+        f"{first.prompt_asked} tokens: {first.needle}, got {(first.text or '')[:20]!r}",
         value=float(len(missed)),
         limit=0.0,
     )
@@ -168,6 +193,22 @@ def _cache(requests: Sequence[Request], counters: Counters, expected: float) -> 
     return None
 
 
+def _turns_cached(requests: Sequence[Request], block: int) -> Code | None:
+    """Every turn must have found its history cached, and nothing else."""
+    for turn in requests:
+        share, expected = turns.cached_share(turn), turns.expected_share(turn, block)
+        if share is None or expected is None or abs(share - expected) <= CACHE_TOLERANCE:
+            continue
+        return Code(
+            code="CACHE",
+            why=f"{share:.1%} of the prompt of user {turn.user}, turn {turn.index + 1} were "
+            f"cached, expected {expected:.1%}",
+            value=share,
+            limit=expected,
+        )
+    return None
+
+
 def _cached_by_engines(counters: Counters, roles: tuple[EngineRole, ...]) -> float | None:
     by_source = [counters.prompt_tokens(source, roles) for source in SOURCES]
     total = sum(tokens or 0.0 for tokens in by_source)
@@ -193,14 +234,15 @@ def _degenerate(requests: Sequence[Request], counters: Counters, block: int) -> 
             value=computed,
             limit=allowance,
         )
-    return _not_transferred(answered, counters, allowance)
+    return _not_transferred(answered, counters, block)
 
 
-def _not_transferred(
-    answered: Sequence[Request], counters: Counters, allowance: float
-) -> Code | None:
+def _not_transferred(answered: Sequence[Request], counters: Counters, block: int) -> Code | None:
+    """A turn's history lies on the decode engine already; the rest must have come."""
     moved = counters.prompt_tokens("external_kv_transfer", ("decode",))
-    needed = sum(r.prompt_tokens or r.prompt_asked for r in answered) - allowance
+    prompt = sum(r.prompt_tokens or r.prompt_asked for r in answered)
+    held = sum(turns.cacheable_tokens(r, block, decoded_here=True) for r in answered)
+    needed = float(prompt - held - block * len(answered))
     if moved is None or moved >= needed:
         return None
     return Code(
@@ -229,7 +271,7 @@ def _length(requests: Sequence[Request]) -> Code | None:
 def _wrong_length(request: Request) -> bool:
     if request.role == "victim":
         return request.finish_reason != "stopped_by_client"
-    return request.role in ("grid", "aggressor") and request.output_tokens != request.output_asked
+    return request.role in FIXED_LENGTH and request.output_tokens != request.output_asked
 
 
 def _preempt(counters: Counters) -> Code | None:
@@ -276,6 +318,19 @@ def _little(cell: GridCell, requests: Sequence[Request], window: Window) -> Code
         why=f"throughput x mean E2E means {by_law:.1f} in flight, {mean:.1f} were seen",
         value=by_law,
         limit=mean,
+    )
+
+
+def _late(requests: Sequence[Request], smallest_effect_ms: float) -> Code | None:
+    """An open loop is one only if requests leave when they fall due."""
+    late = percentile([(r.send_ns - r.due_ns) / MS for r in requests if r.error is None], 50)
+    if late is None or late <= smallest_effect_ms:
+        return None
+    return Code(
+        code="CLIENT",
+        why=f"requests left {late:.0f} ms after they fell due (median)",
+        value=late,
+        limit=smallest_effect_ms,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from twolane import clock
+from twolane.gates import needle
 from twolane.load.orders import Ask, Target
 from twolane.records import EngineTimes, Ledger, Request
 from twolane.wire.http1 import request_head
@@ -286,13 +287,18 @@ class Stream:
     def _record(self, error: str | None, end_ns: int) -> Request:
         ask, usage = self.ask, self._usage
         details = usage.prompt_tokens_details if usage else None
+        text = "".join(self._text) if ask.keep_text else None
         return Request(
             id=ask.id,
             cell=ask.cell,
             role=ask.role,
             index=ask.index,
             shot=ask.shot,
+            user=ask.user,
             worker=self._worker,
+            history_prompt=ask.history_prompt,
+            history=ask.history,
+            needle=_judged(ask, text),
             prompt_asked=ask.prompt,
             output_asked=ask.output,
             send_ns=self.send_ns,
@@ -308,7 +314,7 @@ class Stream:
             error=error,
             engine_times=self._engine_times(),
             ledger=self._ledger,
-            text="".join(self._text) if ask.keep_text else None,
+            text=text,
             gaps_ns=self._gaps_ns,
             tokens=[] if self.counted == len(self._tokens) else self._tokens,
         )
@@ -323,6 +329,13 @@ class Stream:
             first_token_ms=metrics.time_to_first_token_ms,
             cached_tokens=details.cached_tokens if details else None,
         )
+
+
+def _judged(ask: Ask, text: str | None) -> str | None:
+    if ask.expected is None:
+        return None
+    verdict = needle.score(ask.expected, text or "")
+    return verdict.reason or "ok"
 
 
 def _carries(choice: _Choice) -> bool:

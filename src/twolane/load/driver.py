@@ -10,14 +10,23 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from twolane import clock
-from twolane.errors import QuestionError
-from twolane.load import workloads
+from twolane.load import mix, ramp, workloads
 from twolane.load.crew import Crew, WorkerLostError
 from twolane.load.orders import Rates, Target
 from twolane.load.workloads import Outcome, Question
-from twolane.records import AnyCell, GridCell, InterferenceCell, Request
+from twolane.records import (
+    AnyCell,
+    FreshCell,
+    GridCell,
+    InterferenceCell,
+    MixCell,
+    NeedleCell,
+    RampCell,
+    Request,
+)
 
 __all__ = ["CellRun", "Progress", "Question", "Target", "ask", "drive"]
 
@@ -65,44 +74,39 @@ async def drive(
     """Run one cell against `target`.
 
     `record` gets each request as it ends, `progress` every change of phase and the rates twice
-    a second. A needle cell sends `questions`, one after the other. Raises QuestionError for a
-    needle cell without any.
+    a second. A needle cell sends `questions`, or else its own, one after the other. Raises
+    QuestionError for a cell whose prompts cannot be made.
     """
-    if isinstance(cell, GridCell):
-        grid = cell
+    if isinstance(cell, NeedleCell):
+        asked = questions or workloads.needles(cell, seed)
+        return await ask(asked, target, cell=cell.id, record=record, progress=progress)
+    work, workers = _choreography(cell, target, seed)
+    return await _run(
+        work,
+        workers=workers,
+        cell=cell.id,
+        target=target,
+        seed=seed,
+        record=record,
+        progress=progress,
+    )
 
-        async def work(crew: Crew, prefix: str, say: workloads.Say) -> Outcome:
-            return await workloads.grid(grid, crew, prefix, say)
 
-        return await _run(
-            work,
-            workers=1,
-            cell=cell.id,
-            target=target,
-            seed=seed,
-            record=record,
-            progress=progress,
-        )
-    if isinstance(cell, InterferenceCell):
-        interference = cell
-
-        async def work(crew: Crew, prefix: str, say: workloads.Say) -> Outcome:
-            return await workloads.interference(interference, crew, prefix, target.context, say)
-
-        return await _run(
-            work,
-            workers=2,
-            cell=cell.id,
-            target=target,
-            seed=seed,
-            record=record,
-            progress=progress,
-        )
-    if not questions:
-        raise QuestionError(
-            "a needle cell was given no prompts", place=cell.id, remedy="pass them as `questions`"
-        )
-    return await ask(questions, target, cell=cell.id, record=record, progress=progress)
+def _choreography(
+    cell: GridCell | InterferenceCell | FreshCell | RampCell | MixCell, target: Target, seed: int
+) -> tuple[Workload, int]:
+    """What happens in a cell, and how many workers it needs."""
+    match cell:
+        case GridCell():
+            return partial(workloads.grid, cell), 1
+        case InterferenceCell():
+            return partial(workloads.interference, cell, context=target.context), 2
+        case FreshCell():
+            return partial(workloads.fresh, cell), 1
+        case RampCell():
+            return partial(ramp.run, cell, seed=seed), cell.users
+        case MixCell():
+            return partial(mix.run, cell, seed=seed), 2
 
 
 async def ask(

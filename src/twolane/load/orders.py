@@ -34,6 +34,14 @@ class Target:
     patience_s: float = PATIENCE_S
 
 
+class Expected(msgspec.Struct, frozen=True):
+    """The planted fact that an answer must begin with; `others` are wrong in a known way."""
+
+    key: str
+    answer: str
+    others: tuple[str, ...]
+
+
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """One request to make.
 
@@ -49,7 +57,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     prompt: int
     output: int
     shot: int = 0
+    user: int = 0
     salt: int = 0
+    history_prompt: int = 0
+    history: int = 0
+    expected: Expected | None = None
     text: str | None = None
     keep_text: bool = False
     ignore_eos: bool = True

@@ -14,9 +14,17 @@ from typing import Final
 
 from twolane import clock
 from twolane.clock import MS, NS
+from twolane.gates import needle
 from twolane.load.crew import Crew
-from twolane.load.orders import Ask, ClosedLoop
-from twolane.records import GridCell, InterferenceCell, Request, Role
+from twolane.load.orders import Ask, ClosedLoop, Expected
+from twolane.records import (
+    FreshCell,
+    GridCell,
+    InterferenceCell,
+    NeedleCell,
+    Request,
+    Role,
+)
 
 OTHERS: Final = 0
 VICTIMS: Final = 1
@@ -32,7 +40,7 @@ UNKNOWN_CONTEXT: Final = 4096
 class Question:
     """A ready-made prompt of `tokens` tokens, and how long its answer may be, in tokens.
 
-    The answer's text is kept. `index` is the record's.
+    The answer's text is kept, and judged where something is `expected`. `index` is the record's.
     """
 
     prompt: str
@@ -40,6 +48,7 @@ class Question:
     output: int
     role: Role = "needle"
     index: int = 0
+    expected: Expected | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,7 @@ async def grid(cell: GridCell, crew: Crew, prefix: str, say: Say) -> Outcome:
 
 
 async def interference(
-    cell: InterferenceCell, crew: Crew, prefix: str, context: int | None, say: Say
+    cell: InterferenceCell, crew: Crew, prefix: str, say: Say, *, context: int | None
 ) -> Outcome:
     """The null shot, then the real ones. One shot's victims are not the next one's."""
     keys = count()
@@ -204,4 +213,43 @@ def _ask(cell: str, prefix: str, key: int, question: Question) -> Ask:
         text=question.prompt,
         keep_text=True,
         ignore_eos=False,
+        expected=question.expected,
     )
+
+
+def needles(cell: NeedleCell, seed: int) -> list[Question]:
+    """The prompts of a needle cell, with what their answers must begin with."""
+    prompts = needle.make(cell.prompt, seed, cell.depths)
+    return [
+        Question(
+            p.text,
+            tokens=cell.prompt,
+            output=needle.ANSWER_TOKENS,
+            index=index,
+            expected=Expected(p.key, p.answer, p.others),
+        )
+        for index, p in enumerate(prompts)
+    ]
+
+
+# ---------------------------------------------------------------------------------------- fresh
+
+
+async def fresh(cell: FreshCell, crew: Crew, prefix: str, say: Say) -> Outcome:
+    """New prompts, one after the other; a failed one does not keep the next from its turn."""
+    begin_ns = clock.now_ns()
+    for index in range(cell.requests):
+        say("fresh prompt", index, cell.requests)
+        ask = Ask(
+            key=index,
+            id=f"{prefix}-fresh-{index}",
+            cell=cell.id,
+            role="fresh",
+            index=index,
+            prompt=cell.prompt,
+            output=cell.output,
+        )
+        await crew.prepare(OTHERS, [ask])
+        crew.fire(OTHERS, [index], clock.now_ns())
+        await crew.until(lambda key=index: key in crew.done)  # type: ignore[misc]
+    return Outcome((begin_ns, clock.now_ns()))

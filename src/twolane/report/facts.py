@@ -23,7 +23,16 @@ from twolane.analysis.compare import (
 from twolane.analysis.confounds import Confound, between, confounds
 from twolane.analysis.points import Measured, measure
 from twolane.analysis.results import Results, Run
-from twolane.records import AnyCell, Code, GridCell, InterferenceCell, RunMeta
+from twolane.records import (
+    AnyCell,
+    Code,
+    FreshCell,
+    GridCell,
+    InterferenceCell,
+    MixCell,
+    RampCell,
+    RunMeta,
+)
 from twolane.report.metrics import BY_KIND, Metric
 
 
@@ -121,9 +130,7 @@ class Facts:
 
 def shown(cell: AnyCell) -> tuple[Metric, ...]:
     """The metrics shown of a cell of this kind."""
-    if isinstance(cell, InterferenceCell):
-        return BY_KIND["interference"]
-    return BY_KIND["grid"] if isinstance(cell, GridCell) else ()
+    return BY_KIND.get(str(cell.__struct_config__.tag), ())
 
 
 # ----------------------------------------------------------------------------------- wording
@@ -136,6 +143,16 @@ def workload(cell: AnyCell) -> str:
         return f"{readers}, then one prompt of {cell.prompt:,} tokens"
     if isinstance(cell, GridCell):
         return f"{cell.users} users, prompts of {cell.prompt:,}, answers of {cell.output:,} tokens"
+    if isinstance(cell, FreshCell):
+        return f"New prompts of {cell.prompt:,} tokens, one at a time"
+    if isinstance(cell, RampCell):
+        users = f"{_count(cell.users)} conversation{'s' * (cell.users != 1)}".capitalize()
+        return f"{users} growing to {cell.prompt:,} tokens in {cell.turns} turns"
+    if isinstance(cell, MixCell):
+        return (
+            f"{cell.rate:g} requests a second of {cell.short:,} tokens, {cell.share:.0%} of "
+            f"{cell.prompt:,}"
+        )
     return cell.id
 
 

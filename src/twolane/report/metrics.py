@@ -94,8 +94,72 @@ GRID = (
     ),
 )
 
-BY_KIND: Mapping[str, tuple[Metric, ...]] = {"interference": INTERFERENCE, "grid": GRID}
-ALL = INTERFERENCE + GRID
+_RATE = Metric(
+    "decode_tok_s",
+    "Speed after it",
+    "tokens/s",
+    "(N - n_1) / (t_last - t_1) per request, median over requests",
+    lower_is_better=False,
+)
+FRESH = (
+    Metric("ttft_ms", "First token of a new long prompt", "ms", "t_1 - t_send, median"),
+    _RATE,
+)
+RAMP = (
+    Metric(
+        "last_ttft_ms",
+        "First token of the longest turn",
+        "ms",
+        "t_1 - t_send of the last turn that was said, median over users",
+    ),
+    Metric(
+        "last_decode_tok_s",
+        "Speed after it",
+        "tokens/s",
+        "(N - n_1) / (t_last - t_1) of the last turn, median over users",
+        lower_is_better=False,
+    ),
+    Metric(
+        "worst_gap_ms",
+        "Worst pause in any answer",
+        "ms",
+        "the longest t(k+1) - t(k) of any request",
+    ),
+    Metric("turns", "Turns answered", "", "turns without an error, all users", compared=False),
+    Metric(
+        "needles_missed",
+        "Needles missed",
+        "",
+        "answers that did not begin with the planted fact",
+        compared=False,
+    ),
+)
+MIX = (
+    GRID[0],
+    Metric(
+        "worst_gap_ms",
+        "Worst pause of a short request",
+        "ms",
+        "the longest t(k+1) - t(k) of any short request",
+    ),
+    Metric(
+        "long_ttft_p50_ms",
+        "First token of a long prompt",
+        "ms",
+        "t_1 - t_send, median over the long requests",
+    ),
+    GRID[2],
+)
+
+BY_KIND: Mapping[str, tuple[Metric, ...]] = {
+    "interference": INTERFERENCE,
+    "grid": GRID,
+    "fresh": FRESH,
+    "ramp": RAMP,
+    "mix": MIX,
+    "needle": (RAMP[-1],),
+}
+ALL = tuple({m.label: m for kind in BY_KIND.values() for m in kind}.values())
 
 # Milliseconds above this are easier read as seconds.
 _SECONDS_FROM_MS = 10_000
