@@ -146,13 +146,14 @@ async def one(
 ) -> RunMeta:
     """One run: its meta as finally written. Raises only what cancels the whole campaign."""
     recorder = Recorder(campaign, planned, folder, told, total)
-    status: Status = "done"
-    error: str | None = None
+    status: Status = "failed"
+    error: str | None = "ended by an error outside the run: a full disk, or a defect of twolane"
     try:
         async with recorder.launched() as fleet:
             await gate(recorder, fleet)
             for cell in campaign.cells:
                 await measure(recorder, fleet, cell)
+        status, error = "done", None
     except asyncio.CancelledError:
         status, error = "interrupted", "interrupted by the user"
         raise

@@ -21,7 +21,7 @@ from twolane import __version__, campaign, inspection, report
 from twolane.analysis import results as stored
 from twolane.config import Campaign, load_campaign
 from twolane.diagnosis.commands import Said, run_diagnose
-from twolane.errors import QuestionError, TwolaneError
+from twolane.errors import AnswerError, QuestionError, TwolaneError
 from twolane.live import LiveView
 from twolane.report import text as report_text
 
@@ -51,6 +51,16 @@ class _Group(click.Group):
         except TwolaneError as error:
             _complain(error)
             ctx.exit(error.exit_code)
+        except OSError as error:
+            # A full disk or a folder that cannot be written is not a defect either.
+            _complain(
+                AnswerError(
+                    error.strerror or str(error),
+                    place=str(error.filename or ""),
+                    remedy="free some space or choose another folder; what was written is kept",
+                )
+            )
+            ctx.exit(1)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(130)
@@ -278,6 +288,46 @@ def proxy(
 
 def _allowing(planned: Campaign, rules: tuple[str, ...]) -> Campaign:
     return dataclasses.replace(planned, allow=(*planned.allow, *rules))
+
+
+@cli.command(context_settings={"ignore_unknown_options": True})
+@click.option("--rows", default="", metavar="TEXT", help="Only rows whose name holds this.")
+@click.option("--streams", multiple=True, type=click.IntRange(1), default=(256, 1000, 5000),
+              show_default=True, help="Streams that are open at once, one row each.")  # fmt: skip
+@click.option("--background", type=click.IntRange(0), default=0, show_default=True,
+              help="Streams of other users meanwhile, which no row may touch.")  # fmt: skip
+@click.option("--log", type=click.Path(path_type=Path), default="conformance.log",
+              show_default=True, help="What the router says.")  # fmt: skip
+@_JSON
+@click.argument("command", nargs=-1, required=True, metavar="-- COMMAND...")
+def conformance(
+    command: tuple[str, ...],
+    *,
+    rows: str,
+    streams: tuple[int, ...],
+    background: int,
+    log: Path,
+    as_json: bool,
+) -> None:
+    """The fault table, before any prefill/decode router; exit 1 where a row fails.
+
+    Starts one prefill and one decode engine that break on request and the router by COMMAND, in
+    which {prefill}, {decode} (URLs), {prefill_address}, {decode_address} (HOST:PORT) and {port}
+    are filled in.
+
+    \b
+    Example:
+      twolane conformance -- twolane proxy --prefill {prefill} --decode {decode} --port {port}
+    """
+    from twolane.proxy.conformance import show, table  # noqa: PLC0415 - keeps `--help` fast
+    from twolane.proxy.conformance.play import play  # noqa: PLC0415
+
+    chosen = [row for row in table.rows(streams) if rows in row.name]
+    told = show.nothing if as_json else show.line
+    outcome = _interruptible(play(command, chosen, log, background=background, told=told))
+    click.echo(msgspec.json.encode(outcome) if as_json else show.summary(outcome))
+    if not outcome.passed:
+        sys.exit(1)
 
 
 def shipped(name: str) -> Path:
