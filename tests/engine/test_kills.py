@@ -24,6 +24,13 @@ TIMES = int(os.environ.get("TWOLANE_KILLS", "1"))
 WITHIN_S = float(os.environ.get("TWOLANE_KILL_WITHIN", "40"))
 LEFT_ALONE_S = 15.0
 
+# A job in the background is started with Ctrl-C ignored, and passes that on: undo it.
+START = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, "-m", "twolane", *sys.argv[1:]])
+"""
+
 
 def belongs(pid: int, folder: str) -> bool:
     """Whether a process is part of the demo that writes into `folder`.
@@ -65,7 +72,7 @@ def test_nothing_is_left(tmp_path: Path, number: signal.Signals, turn: int) -> N
     moment = random.Random(f"{number}/{turn}/{time.time_ns()}").uniform(0, WITHIN_S)
     before = held_ports(tmp_path)
     demo = subprocess.Popen(
-        [sys.executable, "-m", "twolane", "demo", "--out", str(tmp_path)],
+        [sys.executable, "-c", START, "demo", "--out", str(tmp_path)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
