@@ -9,6 +9,7 @@ import asyncio
 import dataclasses
 import signal
 import sys
+import time
 from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,9 +18,9 @@ import click
 import msgspec
 from rich.console import Console
 
-from twolane import __version__, campaign, inspection, report
+from twolane import __version__, bench, campaign, inspection, report
 from twolane.analysis import results as stored
-from twolane.config import Campaign, load_campaign
+from twolane.config import Campaign, load_campaign, parse_cell
 from twolane.diagnosis.commands import Said, run_diagnose
 from twolane.errors import AnswerError, QuestionError, TwolaneError
 from twolane.live import LiveView
@@ -173,6 +174,56 @@ def _interruptible(work: Coroutine[None, None, T]) -> T:
         return asyncio.run(main())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+
+
+@cli.command("bench")
+@click.argument("url", metavar="URL")
+@click.option("--cell", "cells", multiple=True, required=True, metavar="CELL",
+              help="A workload, in the words of campaign.yaml; may be given again.")  # fmt: skip
+@click.option("--model", help="Default: the first that the server lists.")
+@click.option("--metrics", multiple=True, metavar="[NAME=]URL",
+              help="An engine behind it; name it prefill... or decode... in a split.")  # fmt: skip
+@click.option("--chat", is_flag=True, help="Use /v1/chat/completions.")
+@click.option("--seed", type=click.IntRange(0), help="Default: new prompts every time.")
+@_OUT
+@_JSON
+def bench_(
+    url: str,
+    cells: tuple[str, ...],
+    *,
+    model: str | None,
+    metrics: tuple[str, ...],
+    chat: bool,
+    seed: int | None,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Cells against any OpenAI-compatible server; exit 1 where one is spoilt.
+
+    \b
+    Example:
+      twolane bench http://127.0.0.1:8000 --cell 'c64 in1024 out1024 60s' --cell 'fresh 128k' \\
+          --cell 'interference victims=2 prompt=60k' --metrics http://127.0.0.1:8000
+    """
+    asked = [parse_cell(text) for text in cells]
+    engines = bench.engines_by_name(metrics)
+    server = bench.find(url, model)
+    if seed is None:
+        seed = time.time_ns() // 1000
+    with LiveView(Console(stderr=True)) as view:
+        outcome = _interruptible(
+            bench.run(server, asked, out, view, seed=seed, engines=engines, chat=chat)
+        )
+    if as_json:
+        click.echo(msgspec.json.encode(bench.answer(outcome)))
+    else:
+        Console().print(report_text.table(stored.load(outcome.folder)))
+        for cell in outcome.cells:
+            for code in cell.codes:
+                click.secho(f"{cell.cell.id}: {code.code}: {code.why}", fg="yellow")
+        click.echo(f"\nresults: {outcome.folder}")
+    if not outcome.good:
+        sys.exit(1)
 
 
 @cli.command("report")

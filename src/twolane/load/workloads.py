@@ -50,6 +50,10 @@ class Question:
     index: int = 0
     expected: Expected | None = None
 
+    @property
+    def answer(self) -> str:
+        return self.expected.answer if self.expected is not None else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -1,0 +1,113 @@
+"""`twolane bench` against the golden engine: what it finds, refuses, drives and writes."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.golden_engine import Pace, serve
+
+from twolane import bench, report
+from twolane.analysis.results import load
+from twolane.cli import cli
+from twolane.config import parse_cell
+from twolane.errors import AnswerError, QuestionError
+from twolane.records import AnyCell, Event
+
+CELLS = [
+    parse_cell(text)
+    for text in ("c2 in64 out8 n8", "fresh 600 out=8", "ramp 1200 turns=3 out=8", "needle 500")
+]
+
+
+async def benched(tmp_path: Path, pace: Pace, cells: list[AnyCell] = CELLS) -> bench.Outcome:
+    async with serve(pace) as (_, port):
+        server = await asyncio.to_thread(bench.find, f"http://127.0.0.1:{port}/v1")
+        assert (server.model, server.context) == ("golden", 100_000)
+        return await bench.run(server, cells, tmp_path, told.append, seed=1)
+
+
+told: list[Event] = []
+
+
+async def test_cells_of_every_kind_are_driven_and_written(tmp_path: Path) -> None:
+    outcome = await benched(tmp_path, Pace(gap_s=0.002, knows=True, cache_block=16))
+    assert [cell.codes for cell in outcome.cells] == [[], [], [], []]
+    assert outcome.good
+    results = load(outcome.folder)
+    assert not results.faults
+    (run,) = results.runs
+    assert [cell.cell for cell in run.cells] == CELLS
+    assert len(list(run.requests(cell="ramp 1200 turns=3 out=8"))) == 3
+    assert run.needle is not None
+    assert run.needle.passed
+    assert report.write(outcome.folder).exists()
+
+
+async def test_a_spoilt_cell_is_not_good_and_says_why(tmp_path: Path) -> None:
+    outcome = await benched(tmp_path, Pace(gap_s=0.002, longest_prompt=550))
+    assert not outcome.good
+    by_cell = {one["cell"]: one["codes"] for one in bench.answer(outcome)["cells"]}
+    assert by_cell["c2 in64 out8 n8"] == []
+    assert [code.code for code in by_cell["fresh 600 out=8"]] == ["FAILED"]
+    assert [code.code for code in by_cell["needle 500"]] == ["NEEDLE"]
+    assert outcome.meta.status == "done"
+
+
+async def test_a_prompt_that_cannot_fit_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    told.clear()
+    with pytest.raises(QuestionError, match="context is 100000"):
+        await benched(tmp_path, Pace(), [parse_cell("fresh 128k")])
+    assert not told
+
+
+def test_urls_and_engines_are_understood_or_refused() -> None:
+    with pytest.raises(QuestionError, match="base URL"):
+        bench.find("https://127.0.0.1:1")
+    with pytest.raises(QuestionError, match="base URL"):
+        bench.find("http://127.0.0.1:1/v2")
+    with pytest.raises(AnswerError, match="cannot be read"):
+        bench.find("127.0.0.1:1")
+    assert bench.engines_by_name(["http://a:1/metrics", "decode0=http://b:2"]) == {
+        "engine0": "http://a:1",
+        "decode0": "http://b:2",
+    }
+    with pytest.raises(QuestionError, match="not another engine"):
+        bench.engines_by_name(["x=http://a:1", "x=http://b:1"])
+
+
+@pytest.fixture
+def golden() -> Iterator[str]:
+    """The golden engine as a program of its own; its URL."""
+    root = Path(__file__).parents[1]
+    command = [sys.executable, "tests/golden_engine.py", "--gap-ms", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=root, text=True) as engine:
+        assert engine.stdout is not None
+        yield f"http://127.0.0.1:{engine.stdout.readline().strip()}"
+        engine.kill()
+
+
+def test_the_command_answers_a_machine_and_a_person(golden: str, tmp_path: Path) -> None:
+    asked = ["bench", golden, "--cell", "c2 in64 out8 n8", "--out", str(tmp_path)]
+    told = CliRunner().invoke(cli, [*asked, "--json"])
+    assert told.exit_code == 0, told.output
+    answer = json.loads(told.stdout)
+    assert answer["good"]
+    assert answer["cells"][0]["values"]["users"] == 2
+    shown = CliRunner().invoke(cli, asked)
+    assert shown.exit_code == 0
+    assert "Throughput" in shown.stdout
+    missed = CliRunner().invoke(cli, ["bench", golden, "--cell", "needle 500", *asked[4:]])
+    assert missed.exit_code == 1
+    assert "NEEDLE: 3 of 3 needles missed" in missed.stdout
+
+
+def test_a_model_that_is_not_there_is_a_bad_question(golden: str, tmp_path: Path) -> None:
+    asked = ["bench", golden, "--model", "other", "--cell", "needle 500", "--out", str(tmp_path)]
+    told = CliRunner().invoke(cli, asked)
+    assert told.exit_code == 2
+    assert "one of: golden" in told.stderr
