@@ -10,84 +10,24 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from twolane.proxy.config import ProxyConfig, Upstream
+from twolane.proxy.conformance import caller
+from twolane.proxy.conformance.caller import Got
 from twolane.proxy.fault_engine import MODEL, FaultEngine, KvStore, answer_text
 from twolane.proxy.service import Proxy
-from twolane.wire.http1 import ClientConnection, Headers, connect, request_head
-from twolane.wire.sse import SseParser
+from twolane.wire.http1 import connect, request_head
 
 PATIENCE_S = 20.0  # only how long a failing test takes
 
 
-@dataclass
-class Got:
-    """One answer as a client saw it. `complete` is False where it broke off."""
+class Call(caller.Call):
+    """As a conformance client; it says what it has seen only when there is no more to see."""
 
-    status: int = 0
-    headers: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""
-    complete: bool = False
-    comments: list[bytes] = field(default_factory=list)
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def events(self) -> list[bytes]:
-        return SseParser(self.comments.append).feed(self.body)
-
-    @property
-    def text(self) -> str:
-        """The generated text, streamed or not."""
-        if not self.headers["content-type"].startswith("text/event-stream"):
-            return _text(self.json)
-        chunks = [json.loads(event) for event in self.events if event != b"[DONE]"]
-        return "".join(_text(chunk) for chunk in chunks if chunk.get("choices"))
-
-
-def _text(answer: dict[str, Any]) -> str:
-    choice = answer["choices"][0]
-    for part in ("message", "delta"):
-        if part in choice:
-            return str(choice[part]["content"])
-    return str(choice["text"])
-
-
-class Call:
-    """One request under way: a sink with events to wait for."""
-
-    def __init__(self, connection: ClientConnection) -> None:
-        self.connection = connection
-        self.got = Got()
-        self.some = asyncio.Event()
-        self.ended = asyncio.Event()
-
-    def on_head(self, status: int, headers: Headers) -> None:
-        self.got.status = status
-        self.got.headers = {n.decode(): v.decode() for n, v in headers}
-
-    def on_body(self, data: bytes, stamp_ns: int) -> None:
-        self.got.body += data
-        self.some.set()
-
-    def on_end(self, stamp_ns: int) -> None:
-        self.got.complete = True
-        self.ended.set()
-
-    def on_lost(self, error: Exception | None, stamp_ns: int) -> None:
-        self.ended.set()
-
-    async def answer(self) -> Got:
+    async def answer(self, patience_s: float = PATIENCE_S) -> Got:
         await soon(self.ended)
-        if self.connection.reusable:
-            self.connection.abort()
-        return self.got
+        return await super().answer(patience_s)
 
     async def first(self) -> None:
         await soon(self.some)
-
-    def leave(self) -> None:
-        self.connection.abort()
 
 
 async def soon(event: asyncio.Event) -> None:
@@ -177,7 +117,7 @@ async def rig(
     ]
     for engine in engines:
         await engine.start()
-    config = replace(_config(engines), **more)
+    config = replace(_config(engines), **{"hear_out_s": 0.05} | more)
     proxy = Proxy(config)
     await proxy.start()
     server = await asyncio.get_running_loop().create_server(proxy.client, "127.0.0.1", 0)

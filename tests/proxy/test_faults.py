@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.proxy.rig import Got, Rig, completion, expected, rig, soon
+from tests.proxy.rig import Rig, completion, expected, rig, soon
 
+from twolane.proxy.conformance.caller import Got
 from twolane.proxy.fault_engine import Behaviour, Fault, FaultEngine
 from twolane.proxy.ledger import LedgerLine
 from twolane.records import read_jsonl
@@ -228,6 +229,17 @@ async def test_client_gone_between_the_legs_releases_through_decode(tmp_path: Pa
         assert not r.d.asked
     (line,) = read_jsonl(file, LedgerLine, [])
     assert (line.outcome, line.ledger.handoff) == ("client gone", "released")
+
+
+async def test_a_prefill_that_was_finishing_is_heard_out_and_released() -> None:
+    async with rig(hear_out_s=10.0) as r:
+        r.p.behaviour = Behaviour(tail_s=0.02)
+        call = await r.call(completion())
+        await soon(r.p.began)
+        call.leave()
+        await r.settled()
+        assert r.proxy.book.ends == {"admitted": 1, "released": 1}
+        assert not r.d.asked
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -157,3 +157,13 @@ def test_the_books_always_add_up(fates: list[Any]) -> None:
     assert book.issued == ended + book.held
     assert book.held == fates.count("held")
     assert book.malformed == fates.count("malformed")
+
+
+def test_the_lease_runs_from_the_beginning_of_an_answer_that_comes_slowly() -> None:
+    time = Clock()
+    handoff = HandoffBook(time).ask()
+    time.ns = 26 * clock.NS
+    handoff.hold(RAW, since_ns=0)
+    with pytest.raises(StaleHandoffError, match="26"):
+        handoff.use(25.0)
+    handoff.end("expired")

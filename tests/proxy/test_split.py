@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.proxy.rig import Got, completion, expected, rig
+from tests.proxy.rig import completion, expected, rig
 
+from twolane.proxy.conformance.caller import Got
 from twolane.proxy.fault_engine import MODEL
 from twolane.proxy.ledger import LedgerLine
 from twolane.records import BadLine, Ledger, read_jsonl
@@ -42,7 +43,7 @@ async def test_chat(stream: bool) -> None:
 
 async def test_what_p_and_d_are_asked() -> None:
     asked = completion(
-        stream=True, min_tokens=8, stream_options={"include_usage": True}, temperature=0
+        tokens=8, stream=True, min_tokens=8, stream_options={"include_usage": True}, temperature=0
     )
     async with rig() as r:
         await r.ask(asked, "/v1/completions?x=1", x_request_id="id-7", authorization="Bearer k")

@@ -71,6 +71,9 @@ class ProxyConfig:
     # Between two reads of an answer that has begun. There is no total limit on a stream.
     idle_timeout_s: float = 300.0
     handoff_age_s: float = MAX_HANDOFF_AGE_S
+    # How long P is heard out when its client has left, before it is told to stop: a short
+    # prompt's prefill ends within it; a long one's is seldom stopped in the instant of its end.
+    hear_out_s: float = 1.0
     client_idle_s: float = 75.0
     release_timeout_s: float = 5.0
     # An engine that works is asked seldom, because asking takes its time from its streams; one

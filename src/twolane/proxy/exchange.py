@@ -126,7 +126,7 @@ class Exchange:
             async with asyncio.timeout(self._config.answer_timeout_s):
                 answer = await asyncio.shield(sink.done)  # it may be heard out without us
         except asyncio.CancelledError:
-            if handoff.state == "asked" and connection.ask_to_stop():
+            if handoff.state == "asked" and connection.sent:
                 late = LateAnswer(handoff, sink, connection)
                 self.release = self._releases.start_late(late, self._asked, d_engine)
             else:
@@ -147,7 +147,7 @@ class Exchange:
         self.account.p_times = times_of(read)
         params = bytes(read.kv_transfer_params) if read is not None else None
         try:
-            handoff.hold(params)
+            handoff.hold(params, answer.head_ns)
         except MalformedHandoffError as error:
             log.error("request %s: malformed handoff from P: %s", self._asked.id, error)
         self.account.remote_tokens = handoff.tokens

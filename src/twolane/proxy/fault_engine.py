@@ -12,11 +12,12 @@ import asyncio
 import json
 import zlib
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from twolane.wire.requests import BadRequestError, Limits, Request, RequestParser
+from twolane.proxy.fault_wire import EngineConnection
+from twolane.wire.requests import Request
 
 MODEL = "fake"
 Role = Literal["prefill", "decode", "aggregated"]
@@ -75,6 +76,11 @@ class KvStore:
         self.counts[how if prompt is not None else "late"] += 1
         return prompt
 
+    def lapse(self, params: dict[str, Any]) -> None:
+        """The lease is over: the blocks are somebody else's now."""
+        self.held.pop(params["remote_request_id"], None)
+        self.counts["lapsed"] += 1
+
 
 @dataclass
 class Behaviour:
@@ -85,7 +91,12 @@ class Behaviour:
     retry_after: str | None = None
     first_byte: asyncio.Event | None = None  # waited for before the answer begins
     after_first: asyncio.Event | None = None  # waited for after the first token
+    first_byte_s: float = 0.0  # as `first_byte` and `after_first`, by the clock
+    after_first_s: float = 0.0
+    tail_s: float = 0.0  # between the halves of an answer that is not streamed
+    lapse: bool = False  # P: the lease is over before the answer has arrived
     tokens_at_once: int = 1
+    split_bytes: int = 0  # D: write streams in pieces of so many bytes, wherever that cuts
 
 
 @dataclass
@@ -105,16 +116,21 @@ class FaultEngine:
         self.store = store or KvStore()
         self.behaviour = Behaviour()
         self.pick: Callable[[], Behaviour] | None = None  # a behaviour for each request anew
+        self.marked = ""  # misbehave towards prompts that hold this text
+        self.unmarked = Behaviour()  # ... and like this towards others
+        self.late_reads = 0  # handoffs read twice, or after their lease
+        self.crashed = 0  # requests that would have killed a real engine
         self.healthy = True
         self.seen: list[Seen] = []
         self.in_flight = 0
+        self.present: list[str] = []  # their prompts
         self.peak = 0
         self.aborted = 0
         self.began = asyncio.Event()  # a generation request is here
         self.left = asyncio.Event()  # a client left before the end
         self.port = 0
         self._server: asyncio.Server | None = None
-        self._connections: set[_Connection] = set()
+        self._connections: set[EngineConnection] = set()
 
     @property
     def url(self) -> str:
@@ -123,7 +139,10 @@ class FaultEngine:
     async def start(self, port: int = 0) -> None:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: _Connection(self, self._connections), "127.0.0.1", port, backlog=4096
+            lambda: EngineConnection(self.answer, self._connections),
+            "127.0.0.1",
+            port,
+            backlog=4096,
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -149,7 +168,7 @@ class FaultEngine:
 
     # -------------------------------------------------------------------------- the answering
 
-    async def answer(self, request: Request, out: _Connection) -> None:
+    async def answer(self, request: Request, out: EngineConnection) -> None:
         if request.path == "/health":
             out.whole(200 if self.healthy else 503, b"")
         elif request.path == "/v1/models":
@@ -159,11 +178,13 @@ class FaultEngine:
         else:
             out.json(200, {"path": request.target, "size": len(request.body)})
 
-    async def _generate(self, request: Request, out: _Connection) -> None:
+    async def _generate(self, request: Request, out: EngineConnection) -> None:
         headers = {n.decode(): v.decode("latin-1") for n, v in request.headers}
         body = json.loads(request.body)
         self.seen.append(Seen(request.target, headers, body))
         params = body.get("kv_transfer_params")
+        prompt = _prompt(body)
+        self.present.append(prompt)
         self.in_flight += 1
         self.peak = max(self.peak, self.in_flight)
         try:
@@ -178,27 +199,43 @@ class FaultEngine:
             raise
         finally:
             self.in_flight -= 1
+            self.present.remove(prompt)
 
-    async def _serve(self, body: dict[str, Any], params: Any, out: _Connection) -> None:
+    async def _serve(self, body: dict[str, Any], params: Any, out: EngineConnection) -> None:
         if body.get("model") != MODEL:
             self.store.free(params, "rejected")
             out.error(404, f"The model `{body.get('model')}` does not exist.")
             return
-        picked = self.pick() if self.pick is not None else self.behaviour
-        behaviour = Behaviour() if _is_ours(body) else picked
+        if _kills(params):
+            self.crashed += 1
+            out.reset()
+            return
+        if refusal := _invalid(body):
+            self.store.free(params, "rejected")
+            out.error(400, refusal)
+            return
+        behaviour = self._behaviour(body)
         if behaviour.first_byte is not None:
             await behaviour.first_byte.wait()
+        await asyncio.sleep(behaviour.first_byte_s)
         if await self._broke(behaviour, out):
             return
         if behaviour.status != 200:
             if behaviour.status in (400, 404):
                 self.store.free(params, "rejected")
-            out.failure(behaviour)
+            out.failure(behaviour.status, behaviour.retry_after, html=behaviour.fault == "html")
             return
         await self._tokens(body, params, behaviour, out)
 
+    def _behaviour(self, body: dict[str, Any]) -> Behaviour:
+        if _is_ours(body):
+            return Behaviour()
+        if self.marked not in _prompt(body):
+            return self.unmarked
+        return self.pick() if self.pick is not None else self.behaviour
+
     @staticmethod
-    async def _broke(behaviour: Behaviour, out: _Connection) -> bool:
+    async def _broke(behaviour: Behaviour, out: EngineConnection) -> bool:
         if behaviour.fault == "hang":
             await asyncio.Event().wait()
         if behaviour.fault == "reset":
@@ -208,11 +245,11 @@ class FaultEngine:
         return behaviour.fault in ("reset", "garbage")
 
     async def _tokens(
-        self, body: dict[str, Any], params: Any, behaviour: Behaviour, out: _Connection
+        self, body: dict[str, Any], params: Any, behaviour: Behaviour, out: EngineConnection
     ) -> None:
         prompt = _prompt(body)
         if self.role == "decode" and params:
-            prompt = self.store.free(params, "pulled") or "these blocks belong to somebody else"
+            prompt = self._pull(params)
         count = body.get("max_completion_tokens") or body.get("max_tokens") or 16
         answer = _Answer(body, prompt, answer_text(prompt, count))
         if params and params.get("do_remote_decode"):
@@ -221,8 +258,18 @@ class FaultEngine:
             await answer.stream(out, behaviour)
         elif behaviour.fault == "truncate":
             out.cut_short(json.dumps(answer.whole()).encode())
+        elif behaviour.tail_s:
+            if behaviour.lapse and answer.params is not None:
+                self.store.lapse(answer.params)
+            await out.late_end(json.dumps(answer.whole()).encode(), behaviour.tail_s)
         else:
             out.json(200, answer.whole())
+
+    def _pull(self, params: Any) -> str:
+        """The prompt of the blocks; where P no longer holds them, whatever is there now."""
+        prompt = self.store.free(params, "pulled")
+        self.late_reads += prompt is None
+        return prompt or "these blocks belong to somebody else"
 
     def _hand_out(self, prompt: str, behaviour: Behaviour) -> dict[str, Any] | None:
         if behaviour.fault == "no_handoff":
@@ -235,6 +282,23 @@ class FaultEngine:
 def _is_ours(body: dict[str, Any]) -> bool:
     """Whether a proxy sent this for itself: to warm up, or to release."""
     return body.get("model") != MODEL or str(body.get("prompt", "")).startswith("warming up")
+
+
+def _kills(params: Any) -> bool:
+    """Parameters that raise inside a real decode engine's scheduler."""
+    if not isinstance(params, dict) or not params.get("do_remote_prefill"):
+        return False
+    return not params.get("remote_block_ids") or not params.get("remote_request_id")
+
+
+def _invalid(body: dict[str, Any]) -> str:
+    """What vLLM's serving layer refuses; empty where it accepts."""
+    most = body.get("max_completion_tokens") or body.get("max_tokens") or 16
+    if (body.get("min_tokens") or 0) > most:
+        return "min_tokens must be less than or equal to max_tokens"
+    if body.get("stream_options") and not body.get("stream"):
+        return "Stream options can only be defined when `stream=True`."
+    return ""
 
 
 def _prompt(body: dict[str, Any]) -> str:
@@ -274,19 +338,32 @@ class _Answer:
         )
         return {
             "id": "cmpl-1",
-            "choices": [choice] * int(self.body.get("n") or 1),
+            "choices": self._choices(choice),
             "usage": self._usage(len(self.tokens)),
             "kv_transfer_params": self.params,
             "metrics": _METRICS,
         }
 
-    async def stream(self, out: _Connection, behaviour: Behaviour) -> None:
+    def _choices(self, first: dict[str, Any]) -> list[dict[str, Any]]:
+        """One for each prompt, or `n` of the same."""
+        prompts = self.body.get("prompt")
+        if isinstance(prompts, list) and all(isinstance(one, str) for one in prompts):
+            texts = ["".join(answer_text(one, len(self.tokens))) for one in prompts]
+            return [first | {"index": i, "text": text} for i, text in enumerate(texts)]
+        return [first | {"index": i} for i in range(int(self.body.get("n") or 1))]
+
+    async def stream(self, out: EngineConnection, behaviour: Behaviour) -> None:
         out.start(b"text/event-stream; charset=utf-8")
+        out.split_bytes = behaviour.split_bytes
         step = behaviour.tokens_at_once
         for at in range(0, len(self.tokens), step):
             out.event(self._chunk("".join(self.tokens[at : at + step])))
+            if behaviour.split_bytes:
+                await asyncio.sleep(0)
             if at == 0 and behaviour.after_first is not None:
                 await behaviour.after_first.wait()
+            if at == 0:
+                await asyncio.sleep(behaviour.after_first_s)
             if at == 0 and behaviour.fault == "truncate":
                 out.reset()
                 return
@@ -304,95 +381,3 @@ class _Answer:
 
 
 _METRICS = {"queue_time_ms": 0.5, "time_to_first_token_ms": 1.5, "generation_time_ms": 2.0}
-
-
-class _Connection(asyncio.Protocol):
-    """One connection to a fault engine; its requests are served in order."""
-
-    def __init__(self, engine: FaultEngine, members: set[_Connection]) -> None:
-        self._engine = engine
-        self._members = members
-        self._parser = RequestParser(Limits(body=256 * 1024 * 1024))
-        self._task: asyncio.Task[None] | None = None
-        self._waiting: list[Request] = []
-        self._can_write = asyncio.Event()
-        self._can_write.set()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._members.add(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._members.discard(self)
-        if self._task is not None:
-            self._task.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            self._waiting += self._parser.feed(data)
-        except BadRequestError as error:
-            self.error(error.status, error.message)
-            self._transport.close()
-        self._next()
-
-    def _next(self) -> None:
-        if self._task is None and self._waiting:
-            work = self._run(self._waiting.pop(0))
-            self._task = asyncio.get_running_loop().create_task(work)
-
-    async def _run(self, request: Request) -> None:
-        serve: Callable[[Request, _Connection], Awaitable[None]] = self._engine.answer
-        try:
-            await serve(request, self)
-        finally:
-            self._task = None
-        self._next()
-
-    # ------------------------------------------------------------------------------- writing
-
-    def whole(self, status: int, body: bytes, *extra: bytes) -> None:
-        lines = [b"HTTP/1.1 %d X" % status, b"server: uvicorn", *extra]
-        lines.append(b"content-length: %d" % len(body))
-        self._transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + body)
-
-    def json(self, status: int, value: object, *extra: bytes) -> None:
-        self.whole(status, json.dumps(value).encode(), b"content-type: application/json", *extra)
-
-    def error(self, status: int, message: str, *extra: bytes) -> None:
-        kind = "BadRequestError" if status < 500 else "InternalServerError"
-        error = {"message": message, "type": kind, "param": None, "code": status}
-        self.json(status, {"error": error}, *extra)
-
-    def failure(self, behaviour: Behaviour) -> None:
-        extra = (
-            []
-            if behaviour.retry_after is None
-            else [b"retry-after: " + behaviour.retry_after.encode()]
-        )
-        if behaviour.fault == "html":
-            text = b"<h1>bad gateway at 127.0.0.1:8101</h1>"
-            self.whole(behaviour.status, text, b"content-type: text/html", *extra)
-        else:
-            self.error(behaviour.status, f"engine says {behaviour.status}", *extra)
-
-    def cut_short(self, body: bytes) -> None:
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-        self._transport.write(head % len(body) + body[: len(body) // 2])
-        self._transport.close()
-
-    def start(self, content_type: bytes) -> None:
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ntransfer-encoding: chunked\r\n\r\n"
-        self._transport.write(head % content_type)
-
-    def chunk(self, data: bytes) -> None:
-        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-
-    def event(self, value: object) -> None:
-        self.chunk(b"data: " + json.dumps(value).encode() + b"\n\n")
-
-    def end(self) -> None:
-        self._transport.write(b"0\r\n\r\n")
-
-    def reset(self) -> None:
-        """What was written leaves, then the connection is gone."""
-        self._transport.close()

@@ -108,8 +108,11 @@ class Handoff:
         self.tokens: int | None = None
         self.held_ns = 0
 
-    def hold(self, raw: bytes | None) -> None:
-        """P has answered. Raises MalformedHandoffError, and then nothing was issued."""
+    def hold(self, raw: bytes | None, since_ns: int | None = None) -> None:
+        """P has answered, and its answer had begun to arrive at `since_ns`: the lease runs from
+        P's finish, however long the rest of the answer takes.
+
+        Raises MalformedHandoffError, and then nothing was issued."""
         if self.state != "asked":
             raise AssertionError(f"a handoff that is {self.state} cannot be held")
         try:
@@ -119,7 +122,7 @@ class Handoff:
             raise
         self.raw = raw or b""
         self.tokens = params.remote_num_tokens
-        self.held_ns = self._book.now_ns()
+        self.held_ns = since_ns if since_ns is not None else self._book.now_ns()
         self.state = "held"
         self._book.issued += 1
 

@@ -37,6 +37,7 @@ class Answer:
     status: int = 0
     headers: Headers = field(default_factory=list)
     body: bytes = b""
+    head_ns: int = 0
     end_ns: int = 0
 
     def header(self, name: bytes) -> str | None:
@@ -58,6 +59,7 @@ class Collector:
 
     def on_head(self, status: int, headers: Headers) -> None:
         self._answer.status, self._answer.headers = status, headers
+        self._answer.head_ns = clock.now_ns()
 
     def on_body(self, data: bytes, stamp_ns: int) -> None:
         self._size += len(data)

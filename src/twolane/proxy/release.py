@@ -45,8 +45,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class LateAnswer:
-    """P has been told to stop. A request that still computes is aborted by that and frees its
-    blocks; one that had finished holds them, and its answer, on its way already, says which."""
+    """P's answer is still to come, and nobody waits for it but us.
+
+    A P that has just finished holds blocks, and only its answer says which. Closing the connection
+    in that instant loses the answer inside P's server (its engine no longer knows the request, its
+    HTTP side drops the output), so that the blocks live out the lease; aborting by request id loses
+    it in the same way. So P is heard out first, and stopped only if it goes on computing.
+    """
 
     handoff: Handoff
     sink: Collector
@@ -67,7 +72,7 @@ class Releases:
         return self._keep(self._release(handoff, asked, engine), handoff)
 
     def start_late(self, late: LateAnswer, asked: Asked, engine: Engine) -> asyncio.Task[None]:
-        """Hear P out, then release what it holds."""
+        """Hear P out for a while, then stop it; release what it holds, if it holds anything."""
         return self._keep(self._hear_out(late, asked, engine), late.handoff)
 
     async def finish(self) -> None:
@@ -87,7 +92,11 @@ class Releases:
         handoff.abandon()  # a release that worked has ended it: this strands nothing then
 
     async def _hear_out(self, late: LateAnswer, asked: Asked, engine: Engine) -> None:
-        await asyncio.wait((late.sink.done,), timeout=_LAST_WORD_S)
+        await asyncio.wait((late.sink.done,), timeout=self._config.hear_out_s)
+        if not late.sink.done.done() and (
+            late.connection.answer_started or late.connection.ask_to_stop()
+        ):
+            await asyncio.wait((late.sink.done,), timeout=_LAST_WORD_S)
         late.connection.abort()
         if late.sink.done.done():
             late.sink.done.exception()  # seen: a P that stopped closes without an answer

@@ -139,6 +139,12 @@ class ClientConnection(asyncio.Protocol):
         return waits or bool(self._rest)
 
     @property
+    def sent(self) -> bool:
+        """Whether the present request has wholly left, and its answer may still come."""
+        closing = self._transport is None or self._transport.is_closing()
+        return not (closing or self._unsent)
+
+    @property
     def answer_started(self) -> bool:
         """Whether any byte of the present answer has arrived."""
         return self._started

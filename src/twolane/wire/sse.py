@@ -31,6 +31,8 @@ class SseParser:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Payloads of the events that `chunk` completes, data lines joined by a line feed."""
+        if self._is_one_event(chunk):
+            return [chunk[6:-2]]
         chunk = self._with_line_feeds(chunk)
         *lines, rest = chunk.split(b"\n")
         events: list[bytes] = []
@@ -40,6 +42,17 @@ class SseParser:
             self._line.append(rest)
             self._line_size += len(rest)
         return events
+
+    def _is_one_event(self, chunk: bytes) -> bool:
+        """Whether `chunk` is exactly one event of one line, as nearly every read of a token
+        stream is, between two events: then there is nothing to remember and nothing to split."""
+        return (
+            chunk.startswith(b"data: ")
+            and chunk.find(b"\n") == len(chunk) - 2
+            and chunk.endswith(b"\n")
+            and not (self._line or self._data or self._at_start or self._after_cr)
+            and b"\r" not in chunk
+        )
 
     def pending(self) -> int:
         """Bytes held back: the unfinished line and the unfinished event's data."""
