@@ -41,8 +41,14 @@ Figures = Mapping[str, Mapping[str, float]]  # engine's name -> its metrics
 # ------------------------------------------------------------------------- launches to rules
 
 
-def deployment(model: Model, made: Sequence[Launch], platform: Platform) -> Deployment:
-    """Engines as the rules read them, with what this host knows if it is the one they run on."""
+def deployment(
+    model: Model, made: Sequence[Launch], platform: Platform, *, starting: bool
+) -> Deployment:
+    """Engines as the rules read them.
+
+    If they are `starting`, with what this host knows, as far as it is the one they will run on;
+    later its ports and memory are taken by these very engines.
+    """
     gpus = devices.gpus() if platform == "gpu" else ()
     judged = Deployment(
         platform="cpu" if platform == "cpu" else "cuda",
@@ -50,7 +56,8 @@ def deployment(model: Model, made: Sequence[Launch], platform: Platform) -> Depl
         device_gib=min((g.memory_bytes for g in gpus), default=0) / devices.GIB or None,
         device_count=len(gpus) or None,
     )
-    return with_model(with_host(judged) if platform == "cpu" or gpus else judged)
+    here = platform == "cpu" or bool(gpus)
+    return with_model(with_host(judged) if starting and here else judged)
 
 
 def _engine(launch: Launch, platform: Platform) -> Engine:
@@ -75,7 +82,7 @@ def preflight(model: Model, layout: Layout, platform: Platform) -> list[Finding]
     Raises QuestionError where its ports are none.
     """
     made = launches(model, layout, platform)
-    return check(deployment(model, made, platform), places(layout))
+    return check(deployment(model, made, platform, starting=True), places(layout))
 
 
 def preflight_file(path: Path) -> list[Finding]:
@@ -206,9 +213,7 @@ class Inspector:
         served = [
             figures.from_metrics(before[name], now[name], name) for name in before if name in now
         ]
-        judged = deployment(self.campaign.model, made, self.platform)
-        # The ports are taken by these very engines by now.
-        judged = msgspec.structs.replace(judged, listening=[])
+        judged = deployment(self.campaign.model, made, self.platform, starting=False)
         return diagnose([log for log in logs if log.exists()], judged, served=served)
 
     def _keep(self, found: Findings) -> None:

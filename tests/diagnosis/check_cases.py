@@ -110,6 +110,10 @@ CASES: dict[str, tuple[Deployment, Deployment]] = {
     ),
     "PORT04": (pair(penv={SIDE: "8100"}), pair(penv={SIDE: "8101"})),
     "PORT05": (pair(d="--port 8100"), pair(d="--port 8101")),
+    "MEM11": (
+        single("--kv-cache-memory-bytes 64G", platform="cpu", free_gib=20.0),
+        single("--kv-cache-memory-bytes 16G", platform="cpu", free_gib=20.0),
+    ),
     "PORT06": (
         pair(both="-dp 2 --data-parallel-rpc-port 13345"),
         pair(p="-dp 2 --data-parallel-rpc-port 13345", d="--data-parallel-rpc-port 13346"),

@@ -25,6 +25,7 @@ from twolane.records import (
     BadLine,
     CellSummary,
     Event,
+    Findings,
     NeedleResult,
     Request,
     Role,
@@ -117,6 +118,12 @@ class Run:
     def needle(self) -> NeedleResult | None:
         """The gate's result, or None where there is none that can be read."""
         return _one(self.folder / "needle.json", NeedleResult, self.faults)
+
+    @cached_property
+    def findings(self) -> Findings | None:
+        """What preflight and post-mortems found; None where nothing was kept, as in old runs."""
+        path = self.folder / "findings.json"
+        return _one(path, Findings, self.faults) if path.exists() else None
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     `device_gib` is one device's memory, `device_count` devices of a node, `rdma` whether the
     hosts have it, `listening` ports that are taken, `prefill_tok_s` a measured prefill rate and
     `stall_ms` the longest stall that is tolerated, `nixl` whether it can be imported where the
-    engines run, `model_trouble` what is wrong with the model's folder. What is None is unknown
+    engines run, `model_trouble` what is wrong with the model's folder, `free_gib` the host's free
+    memory, `addresses` those of the host that all of them run on. What is None or empty is unknown
     and convicts nobody.
     """
 
@@ -54,6 +55,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     stall_ms: float | None = None
     nixl: bool | None = None
     model_trouble: str = ""
+    free_gib: float | None = None
+    addresses: list[str] = []
 
 
 def read_deployment(text: bytes, place: str) -> Deployment:

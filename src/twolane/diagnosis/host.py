@@ -1,4 +1,4 @@
-"""What this host adds to a deployment: taken ports, whether nixl imports, the model's folder.
+"""What this host adds to a deployment: taken ports, free memory, nixl, the model's folder.
 
 Rules of this file: reading only, and total: what cannot be read is left unknown. It is for engines
 that will run here, in this interpreter; a deployment of other hosts is judged without it.
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from psutil import net_if_addrs
 
 from twolane.diagnosis.deployment import Deployment, Side
 
@@ -29,7 +30,23 @@ def with_host(deployment: Deployment) -> Deployment:
         listening=sorted(listening_ports()),
         nixl=find_spec("nixl") is not None,
         model_trouble=trouble,
+        free_gib=free_gib(),
+        addresses=sorted(addresses()),
     )
+
+
+def free_gib(meminfo: Path = Path("/proc/meminfo")) -> float | None:
+    """Memory that new processes can have without swapping."""
+    try:
+        rows = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        return int(rows["MemAvailable"].split()[0]) / (1 << 20)
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
+
+
+def addresses() -> set[str]:
+    """Every address of this host."""
+    return {address.address for card in net_if_addrs().values() for address in card}
 
 
 def listening_ports(tables: tuple[Path, ...] = TABLES) -> set[int]:

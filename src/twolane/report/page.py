@@ -13,7 +13,7 @@ from pathlib import Path
 
 from twolane.analysis.results import Results, load
 from twolane.records import GridCell, InterferenceCell
-from twolane.report import figures, gates, ledger, machine, methods, timeline, waits
+from twolane.report import figures, gates, ledger, machine, methods, timeline, waits, wrong
 from twolane.report.facts import Facts, descriptions
 from twolane.report.markup import Markup, details, el, join
 from twolane.report.metrics import day
@@ -78,6 +78,8 @@ def _sections(facts: Facts) -> list[Section]:
     found.append(("figures", "The figures", _figures(facts, words)))
     if parts := _ledgers(facts):
         found.append(("first-token", "Where the first token\u2019s time went", parts))
+    if findings := wrong.wrong(results):
+        found.append(("wrong", "What went wrong", findings))
     found.append(("gates", "Why these figures may be believed", _gates(facts)))
     found.append(("machine", "What made them", machine.machine(results)))
     found.append(("methods", "How they are defined", methods.methods(facts)))

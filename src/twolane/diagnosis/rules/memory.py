@@ -12,6 +12,7 @@ from twolane.diagnosis.rule import Context, Hit, Match, Rule
 from twolane.diagnosis.vllm_args import plain_int
 
 DEFAULT_SHARE = 0.92  # config/cache.py
+KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 FULL = 0.95  # sum of shares of one device above which the last engine finds too little
 
 
@@ -23,13 +24,24 @@ def share(side: Side) -> float:
 def kv_available(side: Side) -> int | None:
     """Bytes for KV cache on one rank: as asked for, or at most what the device can give."""
     said = side.args.integer("kv_cache_memory_bytes")
-    space = plain_int(side.env.get("VLLM_CPU_KVCACHE_SPACE", ""))
+    space = plain_int(side.env.get(KV_SPACE, ""))
     if side.platform == "cpu" and space is not None and space > 0:
         return space * GIB
     if said is not None and said > 0:
         return said
     device = side.deployment.device_gib
     return int(device * min(share(side), 1.0) * GIB) if device and 0 < device < 1e6 else None
+
+
+def host_memory(deployment: Deployment, sides: list[Side]) -> Iterator[Hit]:
+    """CPU engines whose KV caches together are larger than what the host has free."""
+    free = deployment.free_gib
+    asked = {s.name: kv_available(s) for s in sides if s.platform == "cpu"}
+    total = sum(size or 0 for size in asked.values()) / GIB
+    if free is None or total <= free:
+        return
+    largest = max(asked, key=lambda name: asked[name] or 0)
+    yield Hit(f"{total:.0f} GiB asked for, {free:.0f} GiB free", KV_SPACE, side=largest)
 
 
 def model_dtype(side: Side) -> str:
@@ -323,5 +335,6 @@ RULES = (
         confirmed="source",
         seen="v1/worker/cpu_worker.py",
         log=(r"GiB\) on kv cache allocation is less than requested memory for kv",),
+        together=host_memory,
     ),
 )

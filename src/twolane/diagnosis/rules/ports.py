@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import ip_address
 from itertools import combinations
 
 from twolane.diagnosis.deployment import LOOPBACK, Deployment, Side, apart
@@ -31,12 +32,24 @@ def side_ports_overlap(deployment: Deployment, sides: list[Side]) -> Iterator[Hi
             yield Hit(f"side-channel port {min(taken)} is taken", SIDE_PORT, side=side.name)
 
 
-def foreign_address(_: Deployment, sides: list[Side]) -> Iterator[Hit]:
+def foreign_address(deployment: Deployment, sides: list[Side]) -> Iterator[Hit]:
     hosts = {side.engine.host for side in sides if side.engine.host}
+    here = deployment.addresses
     for side in sides:
         own, said = side.engine.host, side.side_host
         if side.nixl and own and said and said != own and said in hosts:
             yield Hit(f"{SIDE_HOST}={said} on host {own}", SIDE_HOST, side=side.name)
+        elif side.nixl and here and said and is_address(said) and said not in (*here, *LOOPBACK):
+            yield Hit(f"{SIDE_HOST}={said}, no address of this host", SIDE_HOST, side=side.name)
+
+
+def is_address(text: str) -> bool:
+    """Whether it is an IP address, and no name that would have to be looked up."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def localhost_across(_: Deployment, sides: list[Side]) -> Iterator[Hit]:
