@@ -67,3 +67,16 @@ def test_an_event_without_data_is_none(blank: bytes) -> None:
 
 def test_a_comment_without_a_listener_is_dropped() -> None:
     assert SseParser().feed(b": x\ndata: y\n\n") == [b"y"]
+
+
+ONE = st.binary(max_size=12).map(lambda payload: b"data: " + payload + b"\n\n")
+OTHER = st.sampled_from([b"data: half", b": c\n", b"\n", b"\r", b"data:x\n\n", b"id: 1\n\n"])
+
+
+@given(st.lists(ONE | OTHER, max_size=8))
+def test_a_read_of_one_whole_event_is_framed_as_any_other(reads: list[bytes]) -> None:
+    whole, bytewise = SseParser(), SseParser()
+    together = [event for read in reads for event in whole.feed(read)]
+    single = [event for byte in b"".join(reads) for event in bytewise.feed(bytes([byte]))]
+    assert together == single
+    assert whole.pending() == bytewise.pending()
