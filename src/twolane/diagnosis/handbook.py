@@ -19,6 +19,22 @@ Known as of vLLM {version}: {counts}. `executed`: vLLM's own code was run and di
 message or condition stands in the named file of that version. `reported`: others saw it, or it
 comes from outside vLLM.
 
+Engines that twolane did not start are described to both with `--engines FILE`:
+
+```json
+{{
+  "platform": "cuda",
+  "model_config": {{}},
+  "engines": [
+    {{"name": "p0", "role": "prefill", "argv": ["vllm", "serve", "..."], "env": {{}}, "host": "a"}},
+    {{"name": "d0", "role": "decode", "argv": ["vllm", "serve", "..."], "env": {{}}, "host": "b"}}
+  ]
+}}
+```
+
+`model_config` is the model's config.json; it is read from the model's folder where it is left out.
+`host` may be left out. A rule that lacks a fact says nothing.
+
 To add a rule, add a row to its family's file and a case to `tests/diagnosis/`:
 
 ```python
