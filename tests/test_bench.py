@@ -20,7 +20,7 @@ from twolane.records import AnyCell, Event
 
 CELLS = [
     parse_cell(text)
-    for text in ("c2 in64 out8 n8", "fresh 600 out=8", "ramp 1200 turns=3 out=8", "needle 500")
+    for text in ("c2 in64 out32 n20", "fresh 600 out=8", "ramp 1200 turns=3 out=8", "needle 500")
 ]
 
 
@@ -52,7 +52,7 @@ async def test_a_spoilt_cell_is_not_good_and_says_why(tmp_path: Path) -> None:
     outcome = await benched(tmp_path, Pace(gap_s=0.002, longest_prompt=550))
     assert not outcome.good
     by_cell = {one["cell"]: one["codes"] for one in bench.answer(outcome)["cells"]}
-    assert by_cell["c2 in64 out8 n8"] == []
+    assert by_cell["c2 in64 out32 n20"] == []
     assert [code.code for code in by_cell["fresh 600 out=8"]] == ["FAILED"]
     assert [code.code for code in by_cell["needle 500"]] == ["NEEDLE"]
     assert outcome.meta.status == "done"
@@ -92,7 +92,7 @@ def golden() -> Iterator[str]:
 
 
 def test_the_command_answers_a_machine_and_a_person(golden: str, tmp_path: Path) -> None:
-    asked = ["bench", golden, "--cell", "c2 in64 out8 n8", "--out", str(tmp_path)]
+    asked = ["bench", golden, "--cell", "c2 in64 out32 n20", "--out", str(tmp_path)]
     told = CliRunner().invoke(cli, [*asked, "--json"])
     assert told.exit_code == 0, told.output
     answer = json.loads(told.stdout)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from twolane.clock import MS, NS
-from twolane.gates.validity import EngineRole, Values, judge
+from twolane.gates.validity import EngineRole, Values, judge, judge_figures
 from twolane.records import (
     AnyCell,
     Code,
@@ -351,3 +351,31 @@ def test_history_on_the_decode_engine_need_not_come_again() -> None:
     assert codes(asked, cell=RAMP, roles=SPLIT, counted=counted, block=16) == {}
     short = {"d": sources(local_cache_hit=400, external_kv_transfer=300, local_compute=10)}
     assert "DEGENERATE" in codes(asked, cell=RAMP, roles=SPLIT, counted=short, block=16)
+
+
+# ----------------------------------------------------------------------------- published figures
+
+
+@pytest.mark.parametrize(
+    ("ttft_ms", "tpot_ms", "throughput", "inflight"),
+    [
+        pytest.param(1131, 10.0, 4195, 46.5, id="27B split, 64 users"),
+        pytest.param(100, 10.7, 5117, 55.2, id="27B TP4 x DP2, 64 users"),
+        pytest.param(9400, 13.1, 2374, 52.9, id="MoE split, 64 users"),
+    ],
+)
+def test_a_published_table_is_asked_what_it_means(
+    ttft_ms: float, tpot_ms: float, throughput: float, inflight: float
+) -> None:
+    """Eight GPUs, 1K-token prompts and answers, as a campaign printed them for 64 users."""
+    code = judge_figures(64, 1024, throughput_tok_s=throughput, ttft_ms=ttft_ms, tpot_ms=tpot_ms)
+    assert code is not None
+    assert code.code == "LITTLE"
+    assert code.value == pytest.approx(inflight, abs=0.1)
+
+
+@pytest.mark.parametrize("users", [1, 64])
+def test_figures_that_fit_together_have_no_code(users: int) -> None:
+    e2e_s = 0.1 + 1023 * 0.0107
+    held = {"throughput_tok_s": users * 1024 / e2e_s, "ttft_ms": 100.0, "tpot_ms": 10.7}
+    assert judge_figures(users, 1024, **held) is None

@@ -17,6 +17,7 @@ import twolane
 from twolane.analysis import stats
 from twolane.clock import MS, NS
 from twolane.gates.validity import judge
+from twolane.load import workloads
 from twolane.load.driver import CellRun, Progress, Question, Target, ask, drive
 from twolane.records import AnyCell, GridCell, InterferenceCell, NeedleCell, Request
 
@@ -194,6 +195,43 @@ async def test_a_closed_loop_keeps_its_users_in_flight() -> None:
     assert len({r.id for r in driven.requests}) == len(driven.requests)
 
 
+async def test_workers_share_a_grid_as_if_they_were_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workloads, "STREAMS_A_WORKER", 2)
+    async with serve(Pace()) as (engine, port):
+        two = Driven(engine, port)
+        run = await two.drive(GRID)
+    assert run.problem is None
+    assert {r.worker for r in two.roles("grid")} == {0, 1}
+    assert sorted(r.index for r in two.roles("grid")) == list(range(12))
+    assert engine.most_running == 4
+    assert run.window_ns is not None
+    assert stats.inflight(two.requests, run.window_ns) == pytest.approx(4, rel=0.05)
+    assert len({r.id for r in two.requests}) == len(two.requests)
+    assert {told.total for told in two.told if told.phase == "window"} <= {12, 6}
+
+
+async def test_a_grid_that_loses_a_worker_ends_with_its_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def kill_one(phase: str) -> None:
+        if phase == "window" and not killed:
+            killed.extend(workers_of(os.getpid())[:1])
+            killed[0].kill()
+
+    killed: list[psutil.Process] = []
+    monkeypatch.setattr(workloads, "STREAMS_A_WORKER", 2)
+    cell = GridCell(id="c4 in64 out8 60s", users=4, prompt=64, output=8, seconds=60)
+    async with serve(Pace()) as (engine, port):
+        driven = Driven(engine, port)
+        driven.on_phase = kill_one
+        run = await driven.drive(cell)
+    assert run.problem is not None
+    assert "died (signal 9)" in run.problem
+    assert any(r.error is None for r in driven.roles("grid"))
+    assert 0 < sum(r.error == run.problem for r in driven.requests) <= 4
+    assert workers_of(os.getpid()) == []
+
+
 async def test_the_warm_up_is_spread_not_drained_and_not_counted() -> None:
     async with serve(Pace()) as (engine, port):
         driven = Driven(engine, port)
@@ -322,7 +360,7 @@ def workers_of(pid: int) -> list[psutil.Process]:
 
 async def test_a_killed_worker_ends_the_cell_with_a_reason_and_the_data_so_far() -> None:
     def kill_one(phase: str) -> None:
-        if phase == "shot 1 of 1: quiet" and not killed:
+        if phase == "shot 1 of 1: hit" and not killed:
             killed.extend(workers_of(os.getpid())[1:])
             killed[0].kill()
 
@@ -333,7 +371,13 @@ async def test_a_killed_worker_ends_the_cell_with_a_reason_and_the_data_so_far()
         driven.on_phase = kill_one
         run = await driven.drive(SHOT)
     assert run.problem == "load worker 1 died (signal 9)"
-    assert {r.shot for r in driven.requests} == {0}
+    cut_off = [r for r in driven.roles("victim") if r.error is not None]
+    assert {r.shot for r in driven.roles("victim") if r.error is None} == {0}
+    assert [(r.shot, r.error) for r in cut_off] == [(1, run.problem)] * 2
+    assert all(r.send_ns < (r.first_ns or 0) < (r.end_ns or 0) for r in cut_off)
+    (code,) = (c for c in judge(SHOT, driven.requests, None, {}, {}, {}, problem=run.problem)
+               if c.code == "FAILED")  # fmt: skip
+    assert code.why.startswith("load worker 1 died (signal 9); ")
     assert workers_of(os.getpid()) == []
 
 

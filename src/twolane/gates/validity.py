@@ -24,7 +24,7 @@ from twolane.analysis.measures import (
     percentile,
     throughput_tok_s,
 )
-from twolane.clock import MS
+from twolane.clock import MS, NS
 from twolane.records import AnyCell, Code, GridCell, MixCell, NeedleResult, RampCell, Request
 
 EngineRole = Literal["both", "prefill", "decode"]
@@ -123,6 +123,26 @@ def judge(  # noqa: PLR0917 - the six are the evidence, in the order in which it
             _unsteady(requests, window_ns),
         ]
     return [code for code in found if code is not None]
+
+
+def judge_figures(
+    users: int, output: int, *, throughput_tok_s: float, ttft_ms: float, tpot_ms: float
+) -> Code | None:
+    """LITTLE of published figures alone: do they mean the `users` they are said to be of?
+
+    Every answer had `output` tokens. In-flight by Little's law is requests a second times the
+    time a request takes, TTFT + (output - 1) x TPOT; medians stand in for means.
+    """
+    e2e_s = (ttft_ms + (output - 1) * tpot_ms) * MS / NS
+    by_law = throughput_tok_s / output * e2e_s
+    if abs(by_law / users - 1) <= LITTLE_TOLERANCE:
+        return None
+    return Code(
+        code="LITTLE",
+        why=f"throughput x mean E2E means {by_law:.1f} in flight, {users} were said to be",
+        value=by_law,
+        limit=float(users),
+    )
 
 
 # ------------------------------------------------------------------------------ in every cell

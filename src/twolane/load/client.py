@@ -284,7 +284,11 @@ class Stream:
         if on_done is not None:
             on_done(self._record(error, stamp_ns))
 
-    def _record(self, error: str | None, end_ns: int) -> Request:
+    def so_far(self) -> Request:
+        """The record as it stands, without an end."""
+        return self._record(None, None)
+
+    def _record(self, error: str | None, end_ns: int | None) -> Request:
         ask, usage = self.ask, self._usage
         details = usage.prompt_tokens_details if usage else None
         text = "".join(self._text) if ask.keep_text else None

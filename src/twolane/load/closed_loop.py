@@ -2,15 +2,17 @@
 
 Rules of this file: every user first gets one warm-up answer, whose length is spread over the
 users so that they do not march in step; a user that is done early goes on warming up. The
-warm-up is not drained: when every user has had its answer, requests simply begin to count. The
-window runs from the first request that counts to the last one, so that neither start-up nor
-tail is in it.
+warm-up is not drained: when every user of every worker has had its answer, the driver names the
+moment from which requests simply begin to count. The window runs from the first request that
+counts to the last one, so that neither start-up nor tail is in it. Prompts follow from the
+user's number in the whole cell, however many workers share it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import count
 from typing import Final
 
 from twolane import clock
@@ -27,14 +29,24 @@ refused connections turns thousands of times a second."""
 
 class Loop:
     def __init__(
-        self, order: ClosedLoop, sender: Sender, seed: int, on_done: Callable[[int, Request], None]
+        self,
+        order: ClosedLoop,
+        sender: Sender,
+        seed: int,
+        on_done: Callable[[int, Request], None],
+        on_warm: Callable[[], None],
     ) -> None:
         self.cell = order.cell
+        self._part = order.part
+        self._parts = order.parts
+        self._users = range(order.part, self.cell.users, order.parts)
+        self.quota = _quota(self.cell.requests, order)
+        self._on_warm = on_warm
+        self._enough = False
         self._prefix = order.id_prefix
         self._sender = sender
         self._seed = seed
         self._on_done = on_done
-        self._serial = 0
         self._warm_users = 0
         self._issued = 0
         self._begun_ns: int | None = None
@@ -44,10 +56,22 @@ class Loop:
 
     @property
     def phase(self) -> str:
-        return "warm-up" if self._begun_ns is None else "window" if self._more() else "tail"
+        return "warm-up" if not self._counting else "window" if self._more() else "tail"
+
+    def count_from(self, at_ns: int) -> None:
+        """Requests that leave at `at_ns` or later count."""
+        self._begun_ns = at_ns
+
+    def stop(self) -> None:
+        """Issue no more requests."""
+        self._enough = True
+
+    @property
+    def _counting(self) -> bool:
+        return self._begun_ns is not None and clock.now_ns() >= self._begun_ns
 
     async def run(self) -> LoopEnded:
-        await asyncio.gather(*(self._user(number) for number in range(self.cell.users)))
+        await asyncio.gather(*(self._user(number) for number in self._users))
         window = (min(self._sent_ns), max(self._sent_ns)) if self._sent_ns else None
         problem = None if self._alive else f"{self._failures} requests failed in a row"
         return LoopEnded(window_ns=window, problem=problem)
@@ -55,16 +79,17 @@ class Loop:
     async def _user(self, number: int) -> None:
         connection: ClientConnection | None = None
         warm = False
-        ready = self._prepare(_staggered(self.cell.output, number, self.cell.users))
+        salts = count(number, self.cell.users)
+        ready = self._prepare(next(salts), _staggered(self.cell.output, number, self.cell.users))
         while self._more():
             due_ns = clock.now_ns()
-            counts = self._begun_ns is not None
+            counts = self._counting
             prepared = self._place(ready, counts)
             sending = asyncio.ensure_future(
                 self._sender.send(prepared, due_ns, connection=connection)
             )
             await asyncio.sleep(0)  # the request is written before the next one is made
-            ready = self._prepare(self.cell.output)
+            ready = self._prepare(next(salts), self.cell.output)
             request, connection = await sending
             self._note(prepared.ask.key, request, counts)
             if not warm:
@@ -73,32 +98,31 @@ class Loop:
 
     def _more(self) -> bool:
         """Whether a user may issue another request now."""
-        if not self._alive:
+        if not self._alive or self._enough:
             return False
-        if self._begun_ns is None:
+        if self._begun_ns is None or not self._counting:
             return True
-        if self.cell.requests is not None:
-            return self._issued < self.cell.requests
+        if self.quota is not None:
+            return self._issued < self.quota
         return clock.now_ns() < self._begun_ns + round((self.cell.seconds or 0.0) * NS)
 
     @property
     def _alive(self) -> bool:
-        return self._failures < max(FAILURES_IN_A_ROW, 2 * self.cell.users)
+        return self._failures < max(FAILURES_IN_A_ROW, 2 * len(self._users))
 
     def _one_more_is_warm(self) -> None:
         self._warm_users += 1
-        if self._warm_users == self.cell.users:
-            self._begun_ns = clock.now_ns()
+        if self._warm_users == len(self._users):
+            self._on_warm()
 
-    def _prepare(self, output: int) -> Prepared:
+    def _prepare(self, salt: int, output: int) -> Prepared:
         """The bytes of the next request; its place in the cell is not known yet."""
-        self._serial += 1
-        ask = self._ask("grid", index=0, output=output, salt=self._serial)
+        ask = self._ask("grid", index=0, output=output, salt=salt)
         return prepare(ask, self._sender.target, self._seed)
 
     def _place(self, prepared: Prepared, counts: bool) -> Prepared:
         role: Role = "grid" if counts else "warmup"
-        index = self._issued if counts else prepared.ask.salt
+        index = self._issued * self._parts + self._part if counts else prepared.ask.salt
         self._issued += counts
         old = prepared.ask
         ask = self._ask(role, index=index, output=old.output, salt=old.salt)
@@ -122,6 +146,11 @@ class Loop:
             self.completed += 1
             self._sent_ns.append(request.send_ns)
         self._on_done(key, request)
+
+
+def _quota(requests: int | None, order: ClosedLoop) -> int | None:
+    """How many of the cell's requests fall to this part."""
+    return None if requests is None else len(range(order.part, requests, order.parts))
 
 
 def _staggered(output: int, number: int, users: int) -> int:

@@ -33,8 +33,10 @@ from twolane.load.orders import (
     Rates,
     Ready,
     Report,
+    Sent,
     Stop,
     Target,
+    Warm,
 )
 from twolane.load.worker import LINE_LIMIT
 from twolane.records import Request
@@ -56,7 +58,8 @@ class Crew:
     """`size` workers that load `target`. Use as an async context manager.
 
     What they reported is in `ready`, `first`, `done` and `loops`; `until` waits for more.
-    `record` receives every request when it ends, `tell` every rates report.
+    `record` receives every request when it ends, `tell` every rates report with its worker's
+    number. `in_flight` are the requests that left and have not ended.
     """
 
     def __init__(
@@ -65,9 +68,9 @@ class Crew:
         target: Target,
         seed: int,
         record: Callable[[Request], None],
-        tell: Callable[[Rates], None],
+        tell: Callable[[int, Rates], None],
     ) -> None:
-        self._size = size
+        self.size = size
         self._target = target
         self._seed = seed
         self._record = record
@@ -82,14 +85,16 @@ class Crew:
         self.ready: set[int] = set()
         self.first: dict[int, int] = {}
         self.done: dict[int, Request] = {}
+        self.in_flight: dict[int, Request] = {}
+        self.warm = 0
         self.loops: list[LoopEnded] = []
         self.lags: list[Lag] = []
 
     async def __aenter__(self) -> Crew:
         try:
-            for number in range(self._size):
+            for number in range(self.size):
                 await self._spawn(number)
-            await self.until(lambda: self.begun == self._size)
+            await self.until(lambda: self.begun == self.size)
         except BaseException:
             await self._close(kill=True)
             raise
@@ -150,6 +155,14 @@ class Crew:
                     await self._news.wait()
         return True
 
+    def lost(self, why: str) -> list[Request]:
+        """Records of the requests that were in flight when the crew ended."""
+        now_ns = clock.now_ns()
+        return [
+            msgspec.structs.replace(r, first_ns=self.first.get(key), end_ns=now_ns, error=why)
+            for key, r in self.in_flight.items()
+        ]
+
     # -------------------------------------------------------------------------- processes
 
     async def _spawn(self, number: int) -> None:
@@ -176,7 +189,7 @@ class Crew:
         complaints = asyncio.create_task(worker.stderr.read())
         try:
             while (line := await worker.stdout.readline()).endswith(b"\n"):
-                self._hear(_report(line))
+                self._hear(number, _report(line))
         except Exception as error:  # of `record` and `tell` too: the driver must not go on
             self._failure = error
             self._news.set()
@@ -188,7 +201,7 @@ class Crew:
             self._lost = f"load worker {number} died ({how})" + (f": {said}" if said else "")
         self._news.set()
 
-    def _hear(self, report: Report) -> None:
+    def _hear(self, number: int, report: Report) -> None:
         match report:
             case Ready(keys=[]):
                 self.begun += 1
@@ -196,11 +209,16 @@ class Crew:
                 self.ready.update(report.keys)
             case First():
                 self.first[report.key] = report.first_ns
+            case Sent():
+                self.in_flight[report.key] = report.request
+            case Warm():
+                self.warm += 1
             case Done():
                 self.done[report.key] = report.request
+                self.in_flight.pop(report.key, None)
                 self._record(report.request)
             case Rates():
-                self._tell(report)
+                self._tell(number, report)
             case LoopEnded():
                 self.loops.append(report)
             case Lag():

@@ -98,7 +98,7 @@ def _choreography(
     """What happens in a cell, and how many workers it needs."""
     match cell:
         case GridCell():
-            return partial(workloads.grid, cell), 1
+            return partial(workloads.grid, cell), workloads.grid_workers(cell)
         case InterferenceCell():
             return partial(workloads.interference, cell, context=target.context), 2
         case FreshCell():
@@ -148,6 +148,8 @@ async def _run(
             outcome = await work(crew, _prefix(cell, started_ns), teller.say)
     except WorkerLostError as lost:
         outcome = Outcome(problem=str(lost))
+        for request in crew.lost(str(lost)):
+            record(request)
     return CellRun(
         started_ns=started_ns,
         ended_ns=clock.now_ns(),
@@ -163,20 +165,35 @@ class _Teller:
     def __init__(self, progress: Tell) -> None:
         self._progress = progress
         self._last = Progress("starting")
+        self._parts: dict[int, Rates] = {}
 
     def say(self, phase: str, done: int | None, total: int | None) -> None:
         self._last = Progress(phase, done, total, self._last.rates)
         self._progress(self._last)
 
-    def rates(self, told: Rates) -> None:
+    def rates(self, worker: int, told: Rates) -> None:
         if not told.rates and not told.phase:
             return  # a worker with nothing open
+        last = self._last
         if told.phase:
-            self._last = Progress(told.phase, told.done, told.total, tuple(told.rates))
+            self._parts[worker] = told
+            self._last = self._whole()
         else:
-            last = self._last
             self._last = Progress(last.phase, last.done, last.total, tuple(told.rates))
         self._progress(self._last)
+
+    def _whole(self) -> Progress:
+        """The parts of a grid as one: the earliest phase, everything else added up."""
+        parts = list(self._parts.values())
+        phases = [part.phase for part in parts]
+        phase = next((name for name in ("warm-up", "window") if name in phases), phases[0])
+        totals = [part.total for part in parts if part.total is not None]
+        return Progress(
+            phase,
+            sum(part.done for part in parts),
+            sum(totals) if totals else None,
+            (sum(rate for part in parts for rate in part.rates),),
+        )
 
 
 def _prefix(cell: str, started_ns: int) -> str:

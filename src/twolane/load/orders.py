@@ -99,13 +99,28 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
 
 
 class ClosedLoop(msgspec.Struct, frozen=True, kw_only=True, tag="closed_loop"):
-    """Run a whole grid cell: warm-up, window, tail. Ends with LoopEnded."""
+    """Run one of `parts` of a grid cell: users number `part`, `part` + `parts`, ... of it.
+
+    Answered by Warm, and after Count or Enough by LoopEnded.
+    """
 
     cell: GridCell
     id_prefix: str
+    part: int = 0
+    parts: int = 1
 
 
-Order = Begin | Prepare | Fire | Stop | ClosedLoop
+class Count(msgspec.Struct, frozen=True, kw_only=True, tag="count"):
+    """Every part is warm: from `at_ns` on, requests count."""
+
+    at_ns: int
+
+
+class Enough(msgspec.Struct, frozen=True, kw_only=True, tag="enough"):
+    """Issue no more requests; those in flight end as they do."""
+
+
+Order = Begin | Prepare | Fire | Stop | ClosedLoop | Count | Enough
 
 # ------------------------------------------------------------------------------------- reports
 
@@ -114,6 +129,17 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """Prepared; with no keys, the worker has begun."""
 
     keys: list[int] = []
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True, tag="sent"):
+    """A request left: its record so far, in case the worker does not live to finish it."""
+
+    key: int
+    request: Request
+
+
+class Warm(msgspec.Struct, frozen=True, kw_only=True, tag="warm"):
+    """Every user of the worker's part has had an answer."""
 
 
 class First(msgspec.Struct, frozen=True, kw_only=True, tag="first"):
@@ -152,4 +178,4 @@ class Lag(msgspec.Struct, frozen=True, kw_only=True, tag="lag"):
     worst_ms: float
 
 
-Report = Ready | First | Done | Rates | LoopEnded | Lag
+Report = Ready | Sent | Warm | First | Done | Rates | LoopEnded | Lag

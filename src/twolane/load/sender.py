@@ -39,12 +39,22 @@ def prepare(ask: Ask, target: Target, seed: int) -> Prepared:
     return Prepared(ask, client.body_of(ask, target, prompts.of(ask, seed)))
 
 
-class Sender:
-    """Sends to one target; `open` holds the streams under way by their key."""
+def _nobody(key: int, request: Request) -> None:
+    """Hears what was sent."""
 
-    def __init__(self, target: Target, worker: int) -> None:
+
+class Sender:
+    """Sends to one target; `open` holds the streams under way by their key.
+
+    `on_sent` gets the key and the record so far of every request that left.
+    """
+
+    def __init__(
+        self, target: Target, worker: int, on_sent: Callable[[int, Request], None] = _nobody
+    ) -> None:
         self.target = target
         self.worker = worker
+        self._on_sent = on_sent
         self.open: dict[int, client.Stream] = {}
         self._connections: dict[int, ClientConnection] = {}
 
@@ -105,6 +115,7 @@ class Sender:
         head = client.head_of(ask, self.target, len(prepared.body))
         try:
             stream.send_ns = connection.send(head, prepared.body, stream)
+            self._on_sent(ask.key, stream.so_far())
         except WireError as error:
             stream.send_ns = clock.now_ns()
             stream.on_lost(error, stream.send_ns)

@@ -12,6 +12,7 @@ import asyncio
 import ctypes
 import gc
 import os
+import resource
 import signal
 import sys
 from collections import deque
@@ -28,7 +29,9 @@ from twolane.load.closed_loop import Loop
 from twolane.load.orders import (
     Begin,
     ClosedLoop,
+    Count,
     Done,
+    Enough,
     Fire,
     First,
     Lag,
@@ -37,7 +40,9 @@ from twolane.load.orders import (
     Rates,
     Ready,
     Report,
+    Sent,
     Stop,
+    Warm,
 )
 from twolane.load.sender import Prepared, Sender, prepare
 from twolane.records import Request
@@ -56,7 +61,7 @@ class Worker:
     def __init__(self, begin: Begin, out: asyncio.WriteTransport) -> None:
         self._out = out
         self._seed = begin.seed
-        self._sender = Sender(begin.target, begin.worker)
+        self._sender = Sender(begin.target, begin.worker, self._sent)
         self._prepared: dict[int, Prepared] = {}
         self._loop: Loop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -76,10 +81,18 @@ class Worker:
                 for key in order.keys:
                     self._sender.stop(key)
             case ClosedLoop():
-                self._loop = Loop(order, self._sender, self._seed, self._done)
+                self._loop = Loop(order, self._sender, self._seed, self._done, self._warm)
                 self.start(self._run_loop(self._loop))
+            case Count():
+                self._running().count_from(order.at_ns)
+            case Enough():
+                self._running().stop()
             case Begin():
                 raise ValueError("a worker begins once")
+
+    def _running(self) -> Loop:
+        assert self._loop is not None
+        return self._loop
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -113,6 +126,12 @@ class Worker:
     async def _run_loop(self, loop: Loop) -> None:
         self.report(await loop.run())
 
+    def _sent(self, key: int, request: Request) -> None:
+        self.report(Sent(key=key, request=request))
+
+    def _warm(self) -> None:
+        self.report(Warm())
+
     def _done(self, key: int, request: Request) -> None:
         self.report(Done(key=key, request=request))
 
@@ -137,7 +156,7 @@ class Worker:
             return Rates(
                 rates=[sum(rate.values())],
                 done=self._loop.completed,
-                total=self._loop.cell.requests,
+                total=self._loop.quota,
                 phase=self._loop.phase,
             )
         streams = self._sender.open
@@ -193,6 +212,7 @@ def main() -> None:
     _die_with(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what a Ctrl-C means
     _be_prompt()
+    _open_many_files()
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -211,6 +231,12 @@ def _be_prompt() -> None:
     except OSError:
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
+
+
+def _open_many_files() -> None:
+    """A stream is a socket: take as many as this system gives a process."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _die_with(parent: int) -> None:

@@ -7,6 +7,7 @@ OTHERS, so that writing a long prompt cannot delay the reading of a stream.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -16,7 +17,7 @@ from twolane import clock
 from twolane.clock import MS, NS
 from twolane.gates import needle
 from twolane.load.crew import Crew
-from twolane.load.orders import Ask, ClosedLoop, Expected
+from twolane.load.orders import Ask, ClosedLoop, Count, Enough, Expected
 from twolane.records import (
     FreshCell,
     GridCell,
@@ -31,6 +32,9 @@ VICTIMS: Final = 1
 
 LEAD_NS: Final = 50 * MS
 """From an order to its moment: far longer than a line takes through a pipe."""
+
+COUNT_LEAD_NS: Final = 5 * MS
+"""From an order to count to its moment: several turns of a worker's loop."""
 
 UNKNOWN_CONTEXT: Final = 4096
 """Context assumed where nobody told it: small enough for every model that is still served."""
@@ -70,12 +74,45 @@ Say = Callable[[str, int | None, int | None], None]
 # ---------------------------------------------------------------------------------------- grid
 
 
+STREAMS_A_WORKER: Final = 512
+"""At 50 tokens/s each and some 20 microseconds an event, a worker of 512 streams fills half a
+core and still comes back to every stream within a millisecond."""
+
+
+def grid_workers(cell: GridCell) -> int:
+    """How many workers share a grid: no more than there are cores."""
+    return min(-(-cell.users // STREAMS_A_WORKER), os.cpu_count() or 1)
+
+
 async def grid(cell: GridCell, crew: Crew, prefix: str, say: Say) -> Outcome:
+    """All users warm, then the window; it ends when the first worker has issued its last."""
     say("warm-up", 0, cell.requests)
-    crew.order(OTHERS, ClosedLoop(cell=cell, id_prefix=prefix))
-    await crew.until(lambda: bool(crew.loops))
-    ended = crew.loops[0]
-    return Outcome(window_ns=ended.window_ns, problem=ended.problem)
+    for part in range(crew.size):
+        crew.order(part, ClosedLoop(cell=cell, id_prefix=prefix, part=part, parts=crew.size))
+    await crew.until(lambda: crew.warm == crew.size or bool(crew.loops))
+    at_ns = clock.now_ns() + COUNT_LEAD_NS
+    for part in range(crew.size):
+        crew.order(part, Enough() if crew.loops else Count(at_ns=at_ns))
+    await crew.until(lambda: len(crew.loops) == crew.size or _gave_up(crew))
+    if _gave_up(crew):
+        for part in range(crew.size):
+            crew.order(part, Enough())
+        await crew.until(lambda: len(crew.loops) == crew.size)
+    problems = [loop.problem for loop in crew.loops if loop.problem]
+    return Outcome(_common(crew), problems[0] if problems else None)
+
+
+def _gave_up(crew: Crew) -> bool:
+    return any(loop.problem for loop in crew.loops)
+
+
+def _common(crew: Crew) -> tuple[int, int] | None:
+    """The time in which every worker was in its window."""
+    windows = [loop.window_ns for loop in crew.loops if loop.window_ns is not None]
+    if len(windows) < crew.size:
+        return windows[0] if windows and crew.size == 1 else None
+    begin, end = max(w[0] for w in windows), min(w[1] for w in windows)
+    return (begin, end) if end > begin else None
 
 
 # --------------------------------------------------------------------------------- interference
