@@ -210,19 +210,20 @@ async def test_client_gone_between_the_legs_releases_through_decode(tmp_path: Pa
     async with rig(ledger=file) as r:
         call = await r.call(completion())
         held = asyncio.Event()
-        real = r.proxy.fleet.of("decode")[0].pool.acquire
+        pool = r.proxy.fleet.of("decode")[0].pool
+        real, take = pool.acquire, pool.take
 
         async def slow_connect() -> object:
             held.set()
             await asyncio.Event().wait()
             return None
 
-        r.proxy.fleet.of("decode")[0].pool.acquire = slow_connect  # type: ignore
+        pool.acquire, pool.take = slow_connect, lambda: None  # type: ignore
         await soon(held)
         assert r.proxy.book.held == 1
         call.leave()
         await asyncio.sleep(0)
-        r.proxy.fleet.of("decode")[0].pool.acquire = real  # type: ignore
+        pool.acquire, pool.take = real, take  # type: ignore
         await r.settled()
         assert r.proxy.book.ends == {"admitted": 1, "released": 1}
         assert r.store.counts["rejected"] == 1

@@ -121,11 +121,14 @@ class Fleet:
     def __init__(self, config: ProxyConfig) -> None:
         self._config = config
         self.engines = [Engine(upstream) for upstream in config.upstreams]
+        self._of: dict[str, list[Engine]] = {}
+        for engine in self.engines:
+            self._of.setdefault(engine.role, []).append(engine)
         self._turns: dict[EngineRole, int] = {}
         self._watchers: list[asyncio.Task[None]] = []
 
     def of(self, role: EngineRole) -> list[Engine]:
-        return [engine for engine in self.engines if engine.role == role]
+        return self._of.get(role, [])
 
     def reserve(
         self, role: EngineRole, prompt_bytes: int, avoid: frozenset[str] = frozenset()

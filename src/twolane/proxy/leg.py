@@ -178,6 +178,9 @@ def passable(headers: Headers) -> Headers:
 
 async def open_leg(pool: Pool, timeout_s: float) -> ClientConnection:
     """A connection to an engine. Raises LegError of kind connect."""
+    idle = pool.take()  # a timer for what is at hand would cost more than it
+    if idle is not None:
+        return idle
     try:
         async with asyncio.timeout(timeout_s):
             return await pool.acquire()

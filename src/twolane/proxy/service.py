@@ -187,7 +187,7 @@ class Proxy:
 
     def _write(self, exchange: Exchange, note: _Note) -> None:
         ledger = exchange.ledger()
-        self.metrics.requests.labels(note.asked.target.partition("?")[0], note.status).inc()
+        self.metrics.answered(note.asked.target.partition("?")[0], note.status)
         self.metrics.first_token(ledger)
         if self._ledger is not None:
             self._ledger.append(

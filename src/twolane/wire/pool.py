@@ -44,7 +44,7 @@ class Pool:
 
     async def acquire(self) -> ClientConnection:
         """A free connection. Raises OSError where the server refuses one."""
-        connection = self._pop_fresh()
+        connection = self.take()
         if connection is not None:
             return connection
         self.opened += 1
@@ -68,7 +68,8 @@ class Pool:
         while self._idle:
             self._idle.pop()[1].abort()
 
-    def _pop_fresh(self) -> ClientConnection | None:
+    def take(self) -> ClientConnection | None:
+        """An idle connection, None where there is none."""
         self.reap()
         while self._idle:
             connection = self._idle.pop()[1]

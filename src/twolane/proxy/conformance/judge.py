@@ -154,7 +154,7 @@ def _refusal(row: Row, answers: list[Got], _: list[str]) -> Iterator[str]:
         return
     if not got.complete:
         yield "the error broke off"
-    if not _openai_shaped(got):
+    if row.sees.shaped and not _openai_shaped(got):
         yield "the error is not OpenAI-shaped"
     if row.sees.retry_after and "retry-after" not in got.headers:
         yield "no Retry-After"

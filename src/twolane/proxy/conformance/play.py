@@ -75,6 +75,7 @@ async def play(
     async with Stage(argv, log) as stage, _background(stage, background) as others:
         for row in table:
             others.excused = row.down is not None
+            await stage.clear()
             if not await stage.serves(RECOVER_S):
                 await stage.restart_router()
             verdicts.append(await _play_row(stage, row))
@@ -105,7 +106,7 @@ async def _play_row(stage: Stage, row: Row) -> Verdict:
     seconds = (clock.now_ns() - began) / clock.NS
     if engine is not None and row.act != "restart":
         await engine.start(engine.port)
-    wrong = [note] if note else list(complaints(row, answers, ended, _prompts(row)))
+    wrong = [note] if note else list(dict.fromkeys(complaints(row, answers, ended, _prompts(row))))
     return Verdict(
         row=row.name, passed=not wrong, client_saw=saw(answers), engines_ended=ended.text(),
         complaints=wrong, seconds=round(seconds, 2),

@@ -163,6 +163,13 @@ class Stage:
             engine.peak = engine.crashed = engine.late_reads = 0
         self.store.held = {k: v for k, v in self.store.held.items() if MARK not in v}
 
+    async def clear(self) -> None:
+        """What a row has left working is ended, so that it does not count against the next."""
+        for engine in self.engines:
+            if any(MARK in prompt for prompt in engine.present):
+                engine.stop()
+                await engine.start(engine.port)
+
     def held(self) -> int:
         """Blocks that the row's requests left at P."""
         return sum(MARK in prompt for prompt in self.store.held.values())

@@ -50,6 +50,7 @@ class Sees:
     kind: Kind
     statuses: tuple[int, ...] = ()
     retry_after: bool = False
+    shaped: bool = True  # what no HTTP parser accepts may be refused in any words
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def _shapes() -> Iterator[Row]:
     split = Behaviour(split_bytes=3)
     yield Row("an answer in pieces of 3 bytes", ANSWER, d=split, stream=True)
     yield Row("two requests in one write", ANSWER, act="pipelined")
-    yield Row("a smuggled request", Sees("refusal", (400,)), act="smuggled")
+    yield Row("a smuggled request", Sees("refusal", (400,), shaped=False), act="smuggled")
 
 
 def _load(counts: tuple[int, ...]) -> Iterator[Row]:
