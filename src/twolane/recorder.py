@@ -214,8 +214,9 @@ class Recorder:
         watching = asyncio.create_task(fleet.watch())
         try:
             await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                watching.result()
+            # A stream that broke is known before the dead engine's whole tree is gone.
+            if watching.done() or fleet.broken:
+                await watching
             return await working
         finally:
             working.cancel()

@@ -113,11 +113,17 @@ class Fleet:
         engine.block_size = _whole(config.get("block_size"))
         told(f"{engine.name} ready after {engine.ready_s:.0f} s")
 
+    def _processes(self) -> list[Process]:
+        return [e.process for e in self.engines] + ([self.front.process] if self.front else [])
+
+    @property
+    def broken(self) -> bool:
+        """Whether an engine or the router has ended; `watch` says which and why."""
+        return any(p.ended for p in self._processes())
+
     async def watch(self) -> None:
         """Return never; raises EngineError as soon as an engine or the router ends."""
-        processes = [e.process for e in self.engines]
-        processes += [self.front.process] if self.front else []
-        ends = {asyncio.create_task(p.wait()): p for p in processes}
+        ends = {asyncio.create_task(p.wait()): p for p in self._processes()}
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -135,9 +141,7 @@ class Fleet:
 
     async def stop(self) -> None:
         """End every tree, then prove it: raises AnswerError if a port is still held."""
-        if self.front is not None:
-            await self.front.process.stop()
-        await asyncio.gather(*(e.process.stop() for e in self.engines))
+        await asyncio.gather(*(p.stop() for p in self._processes()))
         held = [
             f"{e.name}:{port}"
             for e in self.engines

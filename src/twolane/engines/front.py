@@ -17,6 +17,8 @@ from twolane.errors import EngineError
 _FLAG = {"prefill": "--prefill", "decode": "--decode", "both": "--aggregated"}
 _START_S = 60.0
 _RETRY_S = 0.1
+# Who stops a layout has no streams left to drain; a proxy of its own drains for much longer.
+_GRACE_S = 2.0
 
 
 class Front:
@@ -45,7 +47,9 @@ class Front:
         argv += ["--port", str(port), "--ledger", str(folder / "ledger.jsonl")]
         for engine, url in zip(layout.engines, urls, strict=True):
             argv += [_FLAG[engine.role], f"{engine.name}={url}"]
-        process = await Process.start("proxy", argv, env={}, log=folder / "proxy.log")
+        process = await Process.start(
+            "proxy", argv, env={}, log=folder / "proxy.log", grace_s=_GRACE_S
+        )
         front = cls(process, argv, port)
         try:
             await front._ready()

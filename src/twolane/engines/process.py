@@ -67,6 +67,15 @@ class Process:
     def code(self) -> int | None:
         return self._guard.returncode
 
+    @property
+    def ended(self) -> bool:
+        """Whether the command itself is gone, though parts of its tree may still be ending."""
+        try:
+            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        return state == "Z"
+
     async def wait(self) -> int:
         """The exit code, once the whole tree is gone."""
         return await self._guard.wait()
