@@ -28,7 +28,7 @@ async def benched(tmp_path: Path, pace: Pace, cells: list[AnyCell] = CELLS) -> b
     async with serve(pace) as (_, port):
         server = await asyncio.to_thread(bench.find, f"http://127.0.0.1:{port}/v1")
         assert (server.model, server.context) == ("golden", 100_000)
-        return await bench.run(server, cells, tmp_path, told.append, seed=1)
+        return await bench.run(server, cells, tmp_path, told.append, seed=1, calibrated=False)
 
 
 told: list[Event] = []
@@ -101,6 +101,7 @@ def test_the_command_answers_a_machine_and_a_person(golden: str, tmp_path: Path)
     shown = CliRunner().invoke(cli, asked)
     assert shown.exit_code == 0
     assert "Throughput" in shown.stdout
+    assert "smallest stall that can be resolved here" in told.stderr
     missed = CliRunner().invoke(cli, ["bench", golden, "--cell", "needle 500", *asked[4:]])
     assert missed.exit_code == 1
     assert "NEEDLE: 3 of 3 needles missed" in missed.stdout

@@ -29,6 +29,7 @@ from twolane.engines.sampler import Sampler
 from twolane.errors import AnswerError, QuestionError
 from twolane.gates.validity import DEFAULT_BLOCK, EngineRole, judge
 from twolane.load import workloads
+from twolane.load.calibration import calibrate
 from twolane.load.driver import CellRun, Progress, Target, drive
 from twolane.recorder import Status, Told, new_folder, versions
 from twolane.records import (
@@ -98,6 +99,7 @@ async def run(
     seed: int,
     engines: Mapping[str, str] | None = None,
     chat: bool = False,
+    calibrated: bool = True,
 ) -> Outcome:
     """Drive `cells` against `server` one after the other.
 
@@ -113,7 +115,7 @@ async def run(
             journal.append(event)
             told(event)
 
-        bench = _Bench(server, tuple(cells), folder, tell, seed, engines or {}, chat)
+        bench = _Bench(server, tuple(cells), folder, tell, seed, engines or {}, chat, calibrated)
         return await bench.run()
 
 
@@ -185,6 +187,8 @@ class _Bench:
     seed: int
     engines: Mapping[str, str]
     chat: bool
+    calibrated: bool
+    resolution_ms: float | None = None
     summaries: list[CellSummary] = field(default_factory=list)
     answers: list[NeedleAnswer] = field(default_factory=list)
     meta: RunMeta = field(init=False)
@@ -208,6 +212,7 @@ class _Bench:
             "url": server.url,
             "chat": self.chat,
             "seed": self.seed,
+            "calibrated": self.calibrated,
             "cells": [cell.id for cell in self.cells],
         }
         return RunMeta(
@@ -235,6 +240,9 @@ class _Bench:
         error: str | None = None
         try:
             self._tell("place", self.server.url, total=1, done=0)
+            if self.calibrated and (found := await calibrate(self.cells, seed=self.seed)):
+                self.resolution_ms = found.stall_ms
+                self._tell("note", str(found))
             async with self.sampler.every_second(self.engines):
                 for cell in self.cells:
                     await self._measure(cell)
@@ -263,6 +271,7 @@ class _Bench:
             block_size=block,
             problem=result.problem,
             lag_p99_ms=result.lag_p99_ms,
+            resolution_ms=self.resolution_ms,
         )
         if refused:
             why = f"prefix cache not emptied: {', '.join(refused)}"

@@ -22,6 +22,7 @@ from twolane.errors import AnswerError, GateError, QuestionError, TwolaneError
 from twolane.gates import needle
 from twolane.gates.validity import judge
 from twolane.inspection import Inspector, explained, preflight_campaign
+from twolane.load.calibration import calibrate
 from twolane.load.driver import Question
 from twolane.pace import Pace
 from twolane.plan import PlannedRun
@@ -95,6 +96,8 @@ async def run(
 
         if why := devices.busy():
             tell(Event(t_ns=now_ns(), run="", step="note", text=why))
+        if planned and (resolution := await calibrate(campaign.cells, seed=campaign.seed)):
+            tell(Event(t_ns=now_ns(), run="", step="note", text=str(resolution)))
         for step in planned:
             metas.append(await one(campaign, step, folder, tell, total=total))
     return Outcome(folder, tuple(metas))

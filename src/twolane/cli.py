@@ -185,6 +185,8 @@ def _interruptible(work: Coroutine[None, None, T]) -> T:
               help="An engine behind it; name it prefill... or decode... in a split.")  # fmt: skip
 @click.option("--chat", is_flag=True, help="Use /v1/chat/completions.")
 @click.option("--seed", type=click.IntRange(0), help="Default: new prompts every time.")
+@click.option("--calibrate/--no-calibrate", "calibrated", default=True, show_default=True,
+              help="First measure, in some seconds, what the client adds itself.")  # fmt: skip
 @_OUT
 @_JSON
 def bench_(
@@ -195,6 +197,7 @@ def bench_(
     metrics: tuple[str, ...],
     chat: bool,
     seed: int | None,
+    calibrated: bool,
     out: Path,
     as_json: bool,
 ) -> None:
@@ -212,8 +215,9 @@ def bench_(
         seed = time.time_ns() // 1000
     with LiveView(Console(stderr=True)) as view:
         outcome = _interruptible(
-            bench.run(server, asked, out, view, seed=seed, engines=engines, chat=chat)
-        )
+            bench.run(server, asked, out, view, seed=seed, engines=engines, chat=chat,
+                      calibrated=calibrated)
+        )  # fmt: skip
     if as_json:
         click.echo(msgspec.json.encode(bench.answer(outcome)))
     else:

@@ -353,6 +353,14 @@ def test_history_on_the_decode_engine_need_not_come_again() -> None:
     assert "DEGENERATE" in codes(asked, cell=RAMP, roles=SPLIT, counted=short, block=16)
 
 
+@pytest.mark.parametrize(("resolution_ms", "coded"), [(None, False), (12.0, False), (80.0, True)])
+def test_a_client_that_stalls_by_itself_claims_nothing_smaller(
+    resolution_ms: float | None, coded: bool
+) -> None:
+    found = judge(GRID, CLEAN, WINDOW, {}, {}, {}, resolution_ms=resolution_ms)
+    assert [(code.code, code.value) for code in found] == ([("CLIENT", 80)] if coded else [])
+
+
 # ----------------------------------------------------------------------------- published figures
 
 

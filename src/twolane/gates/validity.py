@@ -94,13 +94,15 @@ def judge(  # noqa: PLR0917 - the six are the evidence, in the order in which it
     expected_cached: float = 0.0,
     problem: str | None = None,
     lag_p99_ms: float | None = None,
+    resolution_ms: float | None = None,
     smallest_effect_ms: float = SMALLEST_EFFECT_MS,
 ) -> list[Code]:
     """Every code that the cell earned, at most one of each.
 
     `before` and `after` are the engines' counters around the cell, by engine name. `needle` is
     the gate's result where there was one; `expected_cached` the share of prompt tokens that the
-    generator expects to be cached; `problem` why the driver ended the cell early.
+    generator expects to be cached; `problem` why the driver ended the cell early;
+    `resolution_ms` the smallest stall that the client could resolve when it was calibrated.
     """
     counters = Counters(before, after, roles)
     found = [
@@ -112,7 +114,7 @@ def judge(  # noqa: PLR0917 - the six are the evidence, in the order in which it
         _degenerate(requests, counters, block_size),
         _length(requests),
         _preempt(counters),
-        _client(lag_p99_ms, smallest_effect_ms),
+        _client(lag_p99_ms, smallest_effect_ms) or _coarse(resolution_ms, smallest_effect_ms),
     ]
     if isinstance(cell, MixCell) and window_ns is not None:
         found += [_unsteady(requests, window_ns), _late(requests, smallest_effect_ms)]
@@ -309,6 +311,18 @@ def _client(lag_p99_ms: float | None, smallest_effect_ms: float) -> Code | None:
         why=f"the load generator itself was {lag_p99_ms:.0f} ms late (p99); "
         f"effects of {smallest_effect_ms:.0f} ms are claimed",
         value=lag_p99_ms,
+        limit=smallest_effect_ms,
+    )
+
+
+def _coarse(resolution_ms: float | None, smallest_effect_ms: float) -> Code | None:
+    if resolution_ms is None or resolution_ms <= smallest_effect_ms:
+        return None
+    return Code(
+        code="CLIENT",
+        why=f"the load generator alone made stalls of {resolution_ms:.0f} ms when it was "
+        f"calibrated; effects of {smallest_effect_ms:.0f} ms are claimed",
+        value=resolution_ms,
         limit=smallest_effect_ms,
     )
 

@@ -176,7 +176,7 @@ class Crew:
             stderr=asyncio.subprocess.PIPE,
             limit=LINE_LIMIT,
             start_new_session=True,  # its share of the cores is its own, not this session's
-            env=os.environ | {"PYTHONPATH": _import_path()},
+            env=os.environ | {"PYTHONPATH": import_path()},
         )
         self._workers.append(worker)
         self._readers.append(asyncio.create_task(self._read(number, worker)))
@@ -243,7 +243,7 @@ class Crew:
             await asyncio.gather(*self._readers, return_exceptions=True)
 
 
-def _import_path() -> str:
+def import_path() -> str:
     """Where this very package is found, so that the worker runs the same one."""
     here = str(Path(twolane.__file__).parents[1])
     return os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))

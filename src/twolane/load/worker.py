@@ -209,7 +209,7 @@ async def serve() -> None:
 
 
 def main() -> None:
-    _die_with(int(sys.argv[1]))
+    die_with(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what a Ctrl-C means
     _be_prompt()
     _open_many_files()
@@ -239,7 +239,7 @@ def _open_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the line above
         raise SystemExit(1)
