@@ -57,12 +57,12 @@ def remaining(folder: Path) -> dict[int, str]:
 
 
 def held_ports(folder: Path) -> set[int]:
-    """Ports listened on by the demo's processes, or by nobody who could be found."""
+    """Ports that the demo's processes listen on."""
     return {
         c.laddr.port
         for c in psutil.net_connections("tcp")
         if c.status == psutil.CONN_LISTEN and c.laddr and c.family == socket.AF_INET
-        if c.pid is None or belongs(c.pid, str(folder))
+        if c.pid is not None and belongs(c.pid, str(folder))
     }
 
 
@@ -70,7 +70,6 @@ def held_ports(folder: Path) -> set[int]:
 @pytest.mark.parametrize("turn", range(TIMES))
 def test_nothing_is_left(tmp_path: Path, number: signal.Signals, turn: int) -> None:
     moment = random.Random(f"{number}/{turn}/{time.time_ns()}").uniform(0, WITHIN_S)
-    before = held_ports(tmp_path)
     demo = subprocess.Popen(
         [sys.executable, "-c", START, "demo", "--out", str(tmp_path)],
         stdout=subprocess.DEVNULL,
@@ -90,6 +89,7 @@ def test_nothing_is_left(tmp_path: Path, number: signal.Signals, turn: int) -> N
     for pid in left:
         psutil.Process(pid).kill()
     assert left == {}, f"{number.name} after {moment:.1f} s left processes"
-    assert held_ports(tmp_path) <= before, f"{number.name} after {moment:.1f} s left ports"
+    assert held_ports(tmp_path) == set(), f"{number.name} after {moment:.1f} s left ports"
     if number == signal.SIGINT:
-        assert demo.returncode == 130
+        # In its first instants Python itself has no handler yet, and the signal ends it.
+        assert demo.returncode == 130 or (moment < 2 and demo.returncode == -signal.SIGINT)
