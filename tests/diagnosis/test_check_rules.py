@@ -85,3 +85,12 @@ def test_the_cpu_platform_sets_the_state_layout_itself() -> None:
 
     assert "HYB01" not in rules()
     assert "HYB01" in rules(VLLM_SSM_CONV_STATE_LAYOUT="SD")
+
+
+@pytest.mark.parametrize(("block", "fires"), [("64", True), ("128", False), ("256", False)])
+def test_a_block_size_given_on_one_side_meets_the_default_of_a_cpu(block: str, fires: bool) -> None:
+    def judged(platform: str) -> set[str]:
+        return {f.rule for f in check(pair(d=f"--block-size {block}", platform=platform))}
+
+    assert ("PAIR03" in judged("cpu")) == fires
+    assert "PAIR03" not in judged("cuda")

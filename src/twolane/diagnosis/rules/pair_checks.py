@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from twolane.diagnosis.deployment import Side, pairs
 from twolane.diagnosis.rule import Context, Hit, Match
 
+CPU_BLOCK = 128  # platforms/cpu.py, for models without MLA
 LAYOUT = "VLLM_KV_CACHE_LAYOUT"
 ALIAS = {"NHD": "LBNHC", "HND": "LBHNC"}
 DTYPES = {"half": "float16", "float": "float32"}
@@ -47,10 +48,19 @@ def hash_factors(prefill: Side, decode: Side) -> Iterator[Hit]:
             yield Hit(f"{name}: {prefill.name} has {other}, {decode.name} has {ours}", at)
 
 
+def block(side: Side) -> int | None:
+    """Tokens a block: as given, or on CPUs the default; on GPUs the attention backend has its own.
+
+    Unknown where neither applies.
+    """
+    plain = side.platform == "cpu" and side.mla is False
+    return side.block or (CPU_BLOCK if plain else None)
+
+
 def blocks(prefill: Side, decode: Side) -> tuple[int, int] | None:
-    """(P, D) block sizes where both were given and nothing inflates them."""
+    """(P, D) block sizes where both are known and nothing inflates them."""
     known = prefill.nixl and decode.nixl and not decode.stateful
-    both = (prefill.block, decode.block)
+    both = (block(prefill), block(decode))
     return (both[0], both[1]) if known and both[0] and both[1] else None
 
 
