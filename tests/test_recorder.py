@@ -1,0 +1,64 @@
+"""A run whose engines die: the finding stands in its folder, its events and its account."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twolane import campaign, plan, recorder
+from twolane.config import load_campaign
+from twolane.engines.fleet import Running
+from twolane.engines.launch import launches
+from twolane.errors import EngineError
+from twolane.records import Event, Findings, RunMeta, read_json
+
+ROOT = Path(__file__).parents[1]
+LOG = Path(__file__).parent / "diagnosis/logs/23_worker_killed_9.log"
+
+
+class DyingFleet:
+    """Stands for a Fleet whose first engine dies while it starts."""
+
+    front = None
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.engines: list[Running] = []
+
+    async def start(self, model: Any, layout: Any, platform: Any, **_: Any) -> None:
+        for launch in launches(model, layout, platform):
+            log = self.folder / f"{launch.engine.name}.log"
+            shutil.copy(LOG, log)
+            self.engines.append(Running(launch, _Gone(log)))  # type: ignore[arg-type]
+        raise EngineError("engine died", place="log", remedy="read", log_tail=("raw",))
+
+    async def stop(self) -> None:
+        pass
+
+
+class _Gone:
+    pid, code = 1, 1
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+
+
+async def test_a_dead_engine_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "Fleet", DyingFleet)
+    planned = load_campaign(ROOT / "configs/demo.yaml")
+    told: list[Event] = []
+    await campaign.one(planned, plan.runs(planned)[0], tmp_path, told.append, total=1)
+    (run,) = (tmp_path / "runs").iterdir()
+    meta = read_json(run / "run.json", RunMeta)
+    found = read_json(run / "findings.json", Findings)
+    assert meta.status == "failed"
+    cause = found.postmortems[0].findings[0]
+    assert (cause.rule, found.postmortems[0].cause) == ("RUN08", "RUN08")
+    assert meta.error is not None
+    assert "engine died: RUN08: worker killed" in meta.error
+    assert cause.fix in meta.error
+    assert any(e.step == "note" and "RUN08" in e.text for e in told)
+    assert told[-1].step == "failed"
