@@ -40,6 +40,7 @@ class Pace:
     longest_prompt: int | None = None  # longer ones are refused with 400
     counts: bool = True  # whether it obeys continuous_usage_stats
     ledger: bool = False
+    bytewise: bool = True  # whether a byte is a token to it, or four are one
     cache_block: int | None = None  # tokens; with it, prompts and answers are cached by blocks
     knows: bool = False  # whether it answers with the fact that was asked for
 
@@ -150,6 +151,10 @@ class _Connection(asyncio.Protocol):
     def _generate(self, asked: dict[str, Any]) -> None:
         chat = "messages" in asked
         prompt = asked["messages"][-1]["content"] if chat else asked["prompt"]
+        if isinstance(prompt, list):
+            prompt = "".join(map(chr, prompt))
+        elif not self.engine.pace.bytewise:
+            prompt = prompt[::4]
         account = Account(self._id, len(prompt), time.monotonic_ns())
         self.engine.accounts.append(account)
         if (status := self.engine.pace.status_for(prompt)) != 200:

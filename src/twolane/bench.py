@@ -30,7 +30,8 @@ from twolane.errors import AnswerError, QuestionError
 from twolane.gates.validity import DEFAULT_BLOCK, EngineRole, judge
 from twolane.load import workloads
 from twolane.load.calibration import calibrate
-from twolane.load.driver import CellRun, Progress, Target, drive
+from twolane.load.driver import CellRun, Progress, Target, drive, form_of
+from twolane.load.orders import Form
 from twolane.recorder import Status, Told, new_folder, versions
 from twolane.records import (
     AnyCell,
@@ -188,6 +189,7 @@ class _Bench:
     engines: Mapping[str, str]
     chat: bool
     calibrated: bool
+    form: Form = "text"
     resolution_ms: float | None = None
     summaries: list[CellSummary] = field(default_factory=list)
     answers: list[NeedleAnswer] = field(default_factory=list)
@@ -243,6 +245,9 @@ class _Bench:
             if self.calibrated and (found := await calibrate(self.cells, seed=self.seed)):
                 self.resolution_ms = found.stall_ms
                 self._tell("note", str(found))
+            self.form = await form_of(self._target())
+            if self.form == "ids":
+                self._tell("note", "to this server a byte is not a token: prompts are token ids")
             async with self.sampler.every_second(self.engines):
                 for cell in self.cells:
                     await self._measure(cell)
@@ -291,15 +296,19 @@ class _Bench:
                 "phase", now.phase, cell=cell.id, done=now.done, total=now.total, rates=rates
             )
 
+        target = self._target()
+        return await drive(cell, target, seed=self.seed, record=record, progress=progress)
+
+    def _target(self) -> Target:
         server = self.server
-        target = Target(
+        return Target(
             server.host,
             server.port,
             server.model,
             endpoint="chat" if self.chat else "completions",
             context=server.context,
+            form=self.form,
         )
-        return await drive(cell, target, seed=self.seed, record=record, progress=progress)
 
     def _keep(
         self, cell: AnyCell, result: CellRun, requests: list[Request], codes: list[Code]

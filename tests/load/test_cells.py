@@ -1,5 +1,6 @@
 """Fresh, ramp and mix cells driven against the golden engine."""
 
+import dataclasses
 import itertools
 
 import msgspec
@@ -10,7 +11,7 @@ from twolane.analysis import stats
 from twolane.clock import MS, NS
 from twolane.gates import conversation
 from twolane.gates.validity import judge
-from twolane.load.driver import CellRun, Progress, Target, drive
+from twolane.load.driver import CellRun, Progress, Target, drive, form_of
 from twolane.load.mix import schedule
 from twolane.records import AnyCell, Code, FreshCell, MixCell, RampCell, Request
 
@@ -33,6 +34,9 @@ class Driven:
         return await drive(
             cell, self.target, seed=1, record=self.requests.append, progress=self.told.append
         )
+
+    def roles(self, role: str) -> list[Request]:
+        return [r for r in self.requests if r.role == role]
 
     def judged(self, cell: AnyCell, run: CellRun) -> list[Code]:
         return judge(
@@ -68,6 +72,16 @@ async def test_a_fresh_prompt_that_fails_is_told_and_the_next_one_sent() -> None
     assert [r.error for r in one.requests] == ["HTTP 400: planted refusal"] * 2
     assert [code.code for code in one.judged(cell, run)] == ["FAILED"]
     assert stats.summarise(cell, one.requests, run.window_ns)["ttft_ms"] == float("inf")
+
+
+@pytest.mark.parametrize(("bytewise", "form"), [(True, "text"), (False, "ids")])
+async def test_lengths_are_exact_whatever_a_token_is(bytewise: bool, form: str) -> None:
+    async with serve(dataclasses.replace(FAST, bytewise=bytewise)) as (engine, port):
+        one = Driven(engine, port)
+        one.target = dataclasses.replace(one.target, form=await form_of(one.target))
+        assert one.target.form == form
+        await one.drive(FreshCell(id="fresh 700", prompt=700, output=4))
+    assert [r.prompt_tokens for r in one.requests] == [700]
 
 
 # ----------------------------------------------------------------------------------------- ramp
@@ -174,8 +188,9 @@ async def test_long_prompts_in_the_way_of_short_ones_are_seen() -> None:
     values = stats.summarise(cell, in_the_way.requests, run.window_ns)
     assert (values["long_ttft_p50_ms"] or 0) > 90
     assert (values["worst_gap_ms"] or 0) > 50
-    apart, run = await driven(cell, FAST)
-    assert (stats.summarise(cell, apart.requests, run.window_ns)["worst_gap_ms"] or 99) < 50
+    written = [in_the_way.engine.by_id(r.id).written_ns for r in in_the_way.roles("short")]
+    truth = max(b - a for w in written for a, b in itertools.pairwise(w)) / MS
+    assert values["worst_gap_ms"] == pytest.approx(truth, abs=50)
 
 
 def test_a_client_that_cannot_keep_up_is_coded() -> None:

@@ -38,12 +38,12 @@ def test_shots_and_roles_do_not_share() -> None:
         for role in ("victim", "aggressor")
         for shot in (0, 1)
     ]
-    assert len({prompts.of(ask, 1)[:16] for ask in asks}) == 4
+    assert len({prompts.of(ask, 1, "text")[:16] for ask in asks}) == 4
 
 
 def test_a_ready_prompt_is_left_alone() -> None:
     ask = Ask(key=0, id="", cell="c", role="needle", index=0, prompt=3, output=1, text="abc")
-    assert prompts.of(ask, 1) == "abc"
+    assert prompts.of(ask, 1, "text") == "abc"
 
 
 def test_a_million_tokens_take_no_time() -> None:
@@ -62,3 +62,21 @@ def test_greedy_probes_are_named_by_length_and_seed() -> None:
         "80/4": 80,
         "200/4": 200,
     }
+
+
+@given(st.integers(16, 3000), st.integers(0, 2**63))
+def test_ids_have_their_number_and_are_plain(length: int, seed: int) -> None:
+    drawn = prompts.ids(length, seed, "c", 1)
+    assert len(drawn) == length
+    assert min(drawn) >= prompts.FIRST_ID
+    assert max(drawn) < prompts.PAST_LAST_ID
+    assert drawn == prompts.ids(length, seed, "c", 1)
+    assert drawn[:16] != prompts.ids(length, seed, "c", 2)[:16]
+
+
+def test_an_ask_is_made_in_the_form_that_its_server_takes() -> None:
+    ask = Ask(key=0, id="", cell="c", role="grid", index=0, prompt=32, output=1)
+    assert isinstance(prompts.of(ask, 1, "text"), str)
+    assert isinstance(prompts.of(ask, 1, "ids"), list)
+    ready = Ask(key=0, id="", cell="c", role="grid", index=0, prompt=32, output=1, text="x")
+    assert prompts.of(ready, 1, "ids") == "x"

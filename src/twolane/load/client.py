@@ -47,7 +47,7 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Completion(_Body, frozen=True, kw_only=True):
-    prompt: str
+    prompt: str | list[int]
 
 
 class _Chat(_Body, frozen=True, kw_only=True):
@@ -57,9 +57,9 @@ class _Chat(_Body, frozen=True, kw_only=True):
 PATHS: Final = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
 
-def body_of(ask: Ask, target: Target, prompt: str) -> bytes:
-    """The JSON of one request; a million tokens take about a millisecond."""
-    if target.endpoint == "chat":
+def body_of(ask: Ask, target: Target, prompt: str | list[int]) -> bytes:
+    """The JSON of one request; a million tokens of text take about a millisecond."""
+    if target.endpoint == "chat" and isinstance(prompt, str):
         return msgspec.json.encode(
             _Chat(
                 model=target.model,

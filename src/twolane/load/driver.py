@@ -11,11 +11,12 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from twolane import clock
-from twolane.load import mix, ramp, workloads
+from twolane.load import mix, prompts, ramp, workloads
 from twolane.load.crew import Crew, WorkerLostError
-from twolane.load.orders import Rates, Target
+from twolane.load.orders import Form, Rates, Target
 from twolane.load.workloads import Outcome, Question
 from twolane.records import (
     AnyCell,
@@ -28,7 +29,7 @@ from twolane.records import (
     Request,
 )
 
-__all__ = ["CellRun", "Progress", "Question", "Target", "ask", "drive"]
+__all__ = ["CellRun", "Progress", "Question", "Target", "ask", "drive", "form_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,23 @@ def _choreography(
             return partial(ramp.run, cell, seed=seed), cell.users
         case MixCell():
             return partial(mix.run, cell, seed=seed), 2
+
+
+PROBE_BYTES: Final = 64
+
+
+async def form_of(target: Target) -> Form:
+    """What prompts this server needs: text if a byte is a token to it, else token ids.
+
+    Found out by asking it once; text where it does not tell, or takes no ids (chat).
+    """
+    if target.endpoint == "chat":
+        return "text"
+    seen: list[Request] = []
+    probe = Question(prompts.text(PROBE_BYTES, 0), tokens=PROBE_BYTES, output=1, role="probe")
+    await ask([probe], target, cell="probe", record=seen.append, progress=lambda _: None)
+    tokens = seen[0].prompt_tokens if seen else None
+    return "text" if tokens in (None, PROBE_BYTES) else "ids"
 
 
 async def ask(

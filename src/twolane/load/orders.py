@@ -19,6 +19,10 @@ PATIENCE_S: Final = 1200.0
 a million-token prompt that was measured on one GPU (551 s)."""
 
 
+Form = Literal["text", "ids"]
+"""What prompts are made of: text, where a byte is a token, or token ids."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where load goes: one OpenAI-compatible server.
@@ -32,6 +36,7 @@ class Target:
     endpoint: Literal["completions", "chat"] = "completions"
     context: int | None = None
     patience_s: float = PATIENCE_S
+    form: Form = "text"
 
 
 class Expected(msgspec.Struct, frozen=True):

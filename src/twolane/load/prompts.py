@@ -2,8 +2,8 @@
 
 Rules of this file: a prompt follows from the seed and its salt's parts alone, so that two arms
 get the same prompts and two requests of one arm never do. One ASCII byte is one token of the
-bundled model. The filler holds no character that JSON escapes, so the body is as long as the
-prompt.
+bundled model, so it gets text; the filler holds no character that JSON escapes, so the body is as
+long as the prompt. Other models get token ids, whose number no tokeniser can change.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import hashlib
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 from twolane.errors import QuestionError
 from twolane.gates import needle
-from twolane.load.orders import Ask
+from twolane.load.orders import Ask, Form
 
 SALT_LENGTH: Final = 16
 """Letters at the start that are the prompt's own. An engine's KV block is at least 16 tokens,
@@ -27,23 +29,47 @@ def text(length: int, seed: int, *salt: str | int) -> str:
     Raises QuestionError if it would be too short to be unlike every other.
     """
     if length < SALT_LENGTH:
-        raise QuestionError(
-            f"a prompt of {length} tokens cannot be unlike every other",
-            remedy=f"ask for at least {SALT_LENGTH} tokens",
-        )
+        raise _too_short(length)
     digest = hashlib.blake2b(repr((seed, *salt)).encode(), digest_size=16).digest()
     own = "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest)
     return own + needle.filler(length - SALT_LENGTH, int.from_bytes(digest[:8], "big"))
 
 
+FIRST_ID: Final = 1000
+PAST_LAST_ID: Final = 9000
+"""Ids that are plain text in every vocabulary that is still served: the first thousand hold the
+control tokens of some, and the smallest has 32,000."""
+
+
+def ids(length: int, seed: int, *salt: str | int) -> list[int]:
+    """`length` token ids, unlike those of any other salt from the first one on.
+
+    Raises QuestionError as `text` does.
+    """
+    if length < SALT_LENGTH:
+        raise _too_short(length)
+    digest = hashlib.blake2b(repr((seed, *salt)).encode(), digest_size=16).digest()
+    rng = np.random.default_rng(int.from_bytes(digest, "big"))
+    drawn: list[int] = rng.integers(FIRST_ID, PAST_LAST_ID, length).tolist()
+    return drawn
+
+
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz012345"
 
 
-def of(ask: Ask, seed: int) -> str:
+def of(ask: Ask, seed: int, form: Form) -> str | list[int]:
     """The prompt of one ask: its ready text, or one generated for its place in the cell."""
     if ask.text is not None:
         return ask.text
-    return text(ask.prompt, seed, ask.cell, ask.role, ask.shot, ask.index, ask.salt)
+    make = ids if form == "ids" else text
+    return make(ask.prompt, seed, ask.cell, ask.role, ask.shot, ask.index, ask.salt)
+
+
+def _too_short(length: int) -> QuestionError:
+    return QuestionError(
+        f"a prompt of {length} tokens cannot be unlike every other",
+        remedy=f"ask for at least {SALT_LENGTH} tokens",
+    )
 
 
 def greedy(lengths: Sequence[int], seed: int) -> dict[str, str]:

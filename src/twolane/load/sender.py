@@ -36,7 +36,7 @@ def prepare(ask: Ask, target: Target, seed: int) -> Prepared:
     """Make the prompt and the bytes; a null ask has none."""
     if ask.role == "null":
         return Prepared(ask, b"")
-    return Prepared(ask, client.body_of(ask, target, prompts.of(ask, seed)))
+    return Prepared(ask, client.body_of(ask, target, prompts.of(ask, seed, target.form)))
 
 
 def _nobody(key: int, request: Request) -> None:
