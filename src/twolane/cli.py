@@ -215,9 +215,17 @@ def bench_(
         seed = time.time_ns() // 1000
     with LiveView(Console(stderr=True)) as view:
         outcome = _interruptible(
-            bench.run(server, asked, out, view, seed=seed, engines=engines, chat=chat,
-                      calibrated=calibrated)
-        )  # fmt: skip
+            bench.run(
+                server,
+                asked,
+                out,
+                view,
+                seed=seed,
+                engines=engines,
+                chat=chat,
+                calibrated=calibrated,
+            )
+        )
     if as_json:
         click.echo(msgspec.json.encode(bench.answer(outcome)))
     else:
@@ -315,6 +323,18 @@ def _answer(said: Said, as_json: bool) -> None:
               help="0 picks a free port and prints it.")  # fmt: skip
 @click.option("--ledger", type=click.Path(path_type=Path), help="Append one JSON line a request.")
 @click.option("--model", help="Only where the engines do not list theirs.")
+@click.option("--api-key", "api_keys", multiple=True, envvar="TWOLANE_API_KEYS",
+              help="A key that clients must give; several, or in TWOLANE_API_KEYS.")  # fmt: skip
+@click.option("--split-from", "split_from_tokens", type=click.IntRange(0), metavar="TOKENS",
+              help="Prompts of fewer tokens (about) go straight to one engine.")  # fmt: skip
+@click.option("--backlog", "backlog_tokens", type=click.IntRange(1), metavar="TOKENS",
+              help="Prompt tokens one prefill engine is given at a time; more wait.")  # fmt: skip
+@click.option("--decode-limit", type=click.IntRange(1), metavar="N",
+              help="Requests one decode engine is given at a time; more wait.")  # fmt: skip
+@click.option("--queue", "queue_limit", type=click.IntRange(0), metavar="N",
+              help="Requests that may wait; further ones are refused with 429.")  # fmt: skip
+@click.option("--queue-timeout", "queue_timeout_s", type=click.FloatRange(0), metavar="SECONDS",
+              help="How long a request may wait before it is refused with 503.")  # fmt: skip
 def proxy(
     prefill: tuple[str, ...],
     decode: tuple[str, ...],
@@ -324,6 +344,7 @@ def proxy(
     port: int,
     ledger: Path | None,
     model: str | None,
+    **limits: Any,
 ) -> None:
     """The prefill/decode proxy alone, in front of engines that somebody else started.
 
@@ -336,7 +357,14 @@ def proxy(
 
     serve(
         config_from_urls(
-            prefill, decode, aggregated, host=host, port=port, ledger=ledger, model=model
+            prefill,
+            decode,
+            aggregated,
+            host=host,
+            port=port,
+            ledger=ledger,
+            model=model,
+            limits={name: value for name, value in limits.items() if value is not None},
         )
     )
 

@@ -41,5 +41,14 @@ def choose(
     return min(candidates, key=lambda i: (*_burden(loads[i]), (i - turn) % len(loads)))
 
 
+def urgency(tokens: float, waited_s: float, ageing_tokens_s: float) -> float:
+    """Where a waiting prompt stands in a queue: the smallest goes first.
+
+    The shortest prompt first, but each second of waiting takes `ageing_tokens_s` tokens off: a
+    prompt of T tokens goes before every newcomer at the latest after T / ageing_tokens_s seconds.
+    """
+    return tokens - waited_s * ageing_tokens_s
+
+
 def _burden(load: EngineLoad) -> tuple[float, float]:
     return load.prompt_bytes / load.weight, load.in_flight / load.weight

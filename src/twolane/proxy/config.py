@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from twolane.errors import QuestionError
@@ -70,6 +72,17 @@ class ProxyConfig:
     answer_timeout_s: float = 1800.0
     # Between two reads of an answer that has begun. There is no total limit on a stream.
     idle_timeout_s: float = 300.0
+    # Tokens of prompts that one prefill engine is given at a time, and requests that one decode
+    # engine is; both times the engine's weight. Beyond, requests wait here, short ones first.
+    backlog_tokens: int | None = None
+    decode_limit: int | None = None
+    queue_limit: int = 1024
+    queue_timeout_s: float = 60.0
+    # What a second of waiting is worth; about what one prefill engine computes in a second.
+    ageing_tokens_s: float = 5000.0
+    # Prompts of fewer tokens go straight to one engine: a transfer costs more than it spares.
+    split_from_tokens: int = 0
+    api_keys: tuple[str, ...] = ()
     handoff_age_s: float = MAX_HANDOFF_AGE_S
     # How long P is heard out when its client has left, before it is told to stop: a short
     # prompt's prefill ends within it; a long one's is seldom stopped in the instant of its end.
@@ -114,8 +127,12 @@ def config_from_urls(
     port: int = 8000,
     ledger: Path | None = None,
     model: str | None = None,
+    limits: Mapping[str, Any] = MappingProxyType({}),
 ) -> ProxyConfig:
-    """What the command line says, as a configuration. Raises QuestionError."""
+    """What the command line says, as a configuration; `limits` are further fields of it.
+
+    Raises QuestionError.
+    """
     return ProxyConfig(
         prefill=tuple(upstream("prefill", i, url) for i, url in enumerate(prefill)),
         decode=tuple(upstream("decode", i, url) for i, url in enumerate(decode)),
@@ -124,4 +141,5 @@ def config_from_urls(
         port=port,
         ledger=ledger,
         model=model,
+        **limits,
     )

@@ -17,6 +17,7 @@ import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from twolane.proxy.admission import Admission, TokenMeter
 from twolane.proxy.body import without_transfer
 from twolane.proxy.client import Reply
 from twolane.proxy.config import EngineRole, ProxyConfig
@@ -45,6 +46,8 @@ class Services:
     fleet: Fleet
     book: HandoffBook
     releases: Releases
+    admission: Admission
+    meter: TokenMeter
 
 
 def _nothing() -> None:
@@ -59,6 +62,8 @@ class Exchange:
         self._fleet = services.fleet
         self._book = services.book
         self._releases = services.releases
+        self._admission = services.admission
+        self._meter = services.meter
         self._asked = asked
         self._reply = reply
         self.account = account
@@ -87,10 +92,11 @@ class Exchange:
     async def split(self) -> None:
         """Through P and then D. Raises RefusalError."""
         handoff = self._handoff = self._book.ask()
+        got = await self._admission.enter(self._asked.body.size)
         with ExitStack() as places:
-            decode = places.enter_context(self._reserve("decode", 0))
+            decode = places.enter_context(got.decode)
             try:
-                await self._prefill(handoff, decode.engine)
+                await self._prefill(handoff, got.prefill, decode.engine)
                 await self._decode(handoff, decode, places)
             finally:
                 self._settle(handoff, decode.engine)
@@ -100,10 +106,11 @@ class Exchange:
         if handoff.state == "held":
             self.release = self._releases.start(handoff, self._asked, engine)
 
-    async def _prefill(self, handoff: Handoff, d_engine: Engine) -> None:
-        body = self._asked.body.for_prefill()
+    async def _prefill(self, handoff: Handoff, place: Reservation, d_engine: Engine) -> None:
         with ExitStack() as places:
-            place, connection = await self._connect("prefill", self._asked.body.size, places)
+            places.enter_context(place)
+            body, size = self._asked.body.for_prefill(), self._asked.body.size
+            place, connection = await self._connect("prefill", size, places, place)
             answer = await self._ask_prefill(place.engine, connection, body, handoff, d_engine)
         if answer.status != 200:
             raise from_upstream(answer.status, answer.body, answer.header(b"retry-after"))
@@ -151,6 +158,7 @@ class Exchange:
         except MalformedHandoffError as error:
             log.error("request %s: malformed handoff from P: %s", self._asked.id, error)
         self.account.remote_tokens = handoff.tokens
+        self._meter.learn(self._asked.body.size, handoff.tokens or 0)
 
     async def _decode(self, handoff: Handoff, place: Reservation, places: ExitStack) -> None:
         place, connection = await self._connect("decode", 0, places, place)

@@ -84,8 +84,9 @@ class Engine:
 class Reservation:
     """A place on an engine, counted from now until the block ends."""
 
-    def __init__(self, engine: Engine, prompt_bytes: int) -> None:
+    def __init__(self, engine: Engine, prompt_bytes: int, freed: Callable[[], None]) -> None:
         self.engine = engine
+        self._freed = freed
         self._prompt_bytes = prompt_bytes
         self._held = True
         engine.prompt_bytes += prompt_bytes
@@ -94,14 +95,18 @@ class Reservation:
 
     def prompt_done(self) -> None:
         """The prompt is computed: newcomers no longer wait behind it. Harmless twice."""
-        self.engine.prompt_bytes -= self._prompt_bytes
-        self._prompt_bytes = 0
+        if self._prompt_bytes:
+            self.engine.prompt_bytes -= self._prompt_bytes
+            self._prompt_bytes = 0
+            self._freed()
 
     def give_back(self) -> None:
         """The request is over here. Harmless twice."""
         self.prompt_done()
-        self.engine.in_flight -= self._held
-        self._held = False
+        if self._held:
+            self.engine.in_flight -= 1
+            self._held = False
+            self._freed()
 
     def __enter__(self) -> Reservation:
         return self
@@ -126,6 +131,7 @@ class Fleet:
             self._of.setdefault(engine.role, []).append(engine)
         self._turns: dict[EngineRole, int] = {}
         self._watchers: list[asyncio.Task[None]] = []
+        self.freed: Callable[[], None] | None = None  # told when a place or a prompt is done
 
     def of(self, role: EngineRole) -> list[Engine]:
         return self._of.get(role, [])
@@ -134,14 +140,25 @@ class Fleet:
         self, role: EngineRole, prompt_bytes: int, avoid: frozenset[str] = frozenset()
     ) -> Reservation | None:
         """A place on the least loaded usable engine; None where there is none."""
-        engines = self.of(role)
-        turn = self._turns.get(role, 0)
-        left_out = frozenset(i for i, engine in enumerate(engines) if engine.name in avoid)
-        index = choose([engine.load for engine in engines], turn, left_out)
+        index = self._choose(role, avoid)
         if index is None:
             return None
         self._turns[role] = index + 1
-        return Reservation(engines[index], prompt_bytes)
+        return Reservation(self.of(role)[index], prompt_bytes, self._tell_freed)
+
+    def peek(self, role: EngineRole) -> Engine | None:
+        """The engine that `reserve` would take."""
+        index = self._choose(role)
+        return None if index is None else self.of(role)[index]
+
+    def _choose(self, role: EngineRole, avoid: frozenset[str] = frozenset()) -> int | None:
+        engines = self.of(role)
+        left_out = frozenset(i for i, engine in enumerate(engines) if engine.name in avoid)
+        return choose([engine.load for engine in engines], self._turns.get(role, 0), left_out)
+
+    def _tell_freed(self) -> None:
+        if self.freed is not None:
+            self.freed()
 
     def ready(self, role: EngineRole) -> bool:
         return any(engine.usable for engine in self.of(role))
@@ -169,6 +186,7 @@ class Fleet:
             engine.suspect.clear()
             if await engine.check(config.connect_timeout_s):
                 on_return(engine)
+            self._tell_freed()  # who waits for an engine hears of its return, and of its end
             if not engine.usable:
                 engine.suspect.clear()
 

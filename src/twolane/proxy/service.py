@@ -14,8 +14,10 @@ import logging
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hmac import compare_digest
 
 from twolane import clock
+from twolane.proxy.admission import Admission, TokenMeter
 from twolane.proxy.body import LARGE, Body
 from twolane.proxy.client import ClientSide, Members, Reply
 from twolane.proxy.config import EngineRole, ProxyConfig
@@ -60,11 +62,16 @@ class Proxy:
         self.fleet = Fleet(config)
         self.book = HandoffBook()
         self.releases = Releases(config, self.fleet)
-        self.services = Services(config, self.fleet, self.book, self.releases)
-        self.metrics = Metrics(self.book, self.fleet)
+        self.meter = TokenMeter()
+        self.admission = Admission(config, self.fleet, self.meter)
+        self.services = Services(
+            config, self.fleet, self.book, self.releases, self.admission, self.meter
+        )
+        self.metrics = Metrics(self.book, self.fleet, self.admission)
         self.clients: Members[ClientSide] = Members()
         self.replies: Members[Reply] = Members()
         self.draining = False
+        self._keys = config.api_keys
         self._boot = clock.boot_id()
         self._ledger = Appender(config.ledger) if config.ledger is not None else None
         self._warming: set[asyncio.Task[object]] = set()
@@ -96,7 +103,9 @@ class Proxy:
         path = request.path
         if path == "/health":
             self._health(reply)
-        elif path == "/metrics":
+            return
+        self._check_key(request)
+        if path == "/metrics":
             reply.whole(200, [(b"content-type", CONTENT_TYPE)], self.metrics.text())
         elif path in SPLIT_PATHS and request.method == "POST":
             await self._generate(request, reply, received_ns)
@@ -116,7 +125,7 @@ class Proxy:
     async def _generate(self, request: Request, reply: Reply, received_ns: int) -> None:
         asked = self._asked(request, await _read(request.body))
         exchange = Exchange(self.services, asked, reply, Account(received_ns, self._boot))
-        alone = asked.body.alone_because() if self.config.prefill else None
+        alone = self._alone_because(asked.body) if self.config.prefill else None
         with self._recorded(exchange, asked, reply, alone):
             if self.config.prefill and alone is None:
                 await exchange.split()
@@ -132,6 +141,19 @@ class Proxy:
         asked = self._asked(request, body)
         exchange = Exchange(self.services, asked, reply, Account(received_ns, self._boot))
         await exchange.direct(self._alone, raw)
+
+    def _alone_because(self, body: Body) -> str | None:
+        """Why a request is not split; None where it is. Every reason is counted."""
+        if self.meter.tokens(body.size) < self.config.split_from_tokens:
+            return "short"
+        return body.alone_because()
+
+    def _check_key(self, request: Request) -> None:
+        """Raises RefusalError 401 where keys are asked for and none of them was given."""
+        scheme, _, given = (request.header(b"authorization") or "").partition(" ")
+        right = [compare_digest(given.strip().encode(), key.encode()) for key in self._keys]
+        if self._keys and not (scheme.lower() == "bearer" and any(right)):
+            raise RefusalError(401, "a valid API key is needed: Authorization: Bearer KEY")
 
     @property
     def _alone(self) -> EngineRole:

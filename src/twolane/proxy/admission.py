@@ -1,0 +1,176 @@
+"""Who may start now: no GPU works for a request that cannot be finished at once.
+
+Rules of this file: a split request gets its places on D and on P together, before anything is
+asked, so that nothing ever waits between the legs, where P's lease runs. Who must wait, waits
+here: in a bounded queue, short prompts first, and every prompt gains on the newcomers while it
+waits, so that none waits for ever. Without limits in the configuration nobody waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from twolane import clock
+from twolane.proxy.config import ProxyConfig
+from twolane.proxy.fleet import Fleet, Reservation
+from twolane.proxy.refusal import RefusalError
+from twolane.routing import EngineLoad, urgency
+
+_MAX_RETRY_AFTER_S = 60
+
+
+class TokenMeter:
+    """How many tokens a body of some bytes has: learnt from what prefill engines report.
+
+    4 bytes a token is usual for English text; the average follows the traffic within some
+    twenty requests.
+    """
+
+    _WEIGHT = 0.05
+
+    def __init__(self) -> None:
+        self.bytes_a_token = 4.0
+
+    def learn(self, size: int, tokens: int) -> None:
+        """A body of `size` bytes had `tokens` tokens."""
+        if size > 0 and tokens > 0:
+            self.bytes_a_token += self._WEIGHT * (size / tokens - self.bytes_a_token)
+
+    def tokens(self, size: int) -> float:
+        return size / self.bytes_a_token
+
+
+@dataclass(frozen=True)
+class Places:
+    """One request's places, counted from now."""
+
+    prefill: Reservation
+    decode: Reservation
+
+    def give_back(self) -> None:
+        self.prefill.give_back()
+        self.decode.give_back()
+
+
+@dataclass(eq=False)
+class _Waiter:
+    size: int
+    since_ns: int
+    places: asyncio.Future[Places]
+
+
+class Admission:
+    """The queue before the engines. `waiting` and `refused` are for the metrics."""
+
+    def __init__(
+        self,
+        config: ProxyConfig,
+        fleet: Fleet,
+        meter: TokenMeter,
+        now_ns: Callable[[], int] = clock.now_ns,
+    ) -> None:
+        self._config = config
+        self._fleet = fleet
+        self._meter = meter
+        self._now_ns = now_ns
+        self._queue: list[_Waiter] = []
+        self.refused = 0
+        fleet.freed = self._let_in
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    async def enter(self, size: int) -> Places:
+        """Places for a body of `size` bytes, as soon as there are some.
+
+        Raises RefusalError: 503 where no engine is usable or the wait is too long, 429 where the
+        queue is full.
+        """
+        places = self._place(size) if not self._queue else None
+        if places is not None:
+            return places
+        if len(self._queue) >= self._config.queue_limit:
+            raise self._refusal(429, "too many requests wait already")
+        return await self._wait(size)
+
+    async def _wait(self, size: int) -> Places:
+        waiter = _Waiter(size, self._now_ns(), asyncio.get_running_loop().create_future())
+        self._queue.append(waiter)
+        try:
+            async with asyncio.timeout(self._config.queue_timeout_s):
+                return await asyncio.shield(waiter.places)
+        except BaseException as error:
+            self._leave(waiter)
+            if isinstance(error, TimeoutError):
+                raise self._refusal(503, "no engine had room in time") from None
+            raise
+
+    def _leave(self, waiter: _Waiter) -> None:
+        """Nobody waits any more; places given in the same instant go back."""
+        if waiter in self._queue:
+            self._queue.remove(waiter)
+            waiter.places.cancel()
+            self._let_in()
+        elif waiter.places.done() and waiter.places.exception() is None:
+            waiter.places.result().give_back()
+
+    def _let_in(self) -> None:
+        """Something became free: let in who is next, as long as there is room for them."""
+        while self._queue:
+            waiter = min(self._queue, key=self._urgency)
+            try:
+                places = self._place(waiter.size)
+            except RefusalError as refusal:
+                self._queue.remove(waiter)
+                waiter.places.set_exception(refusal)
+                continue
+            if places is None:
+                return
+            self._queue.remove(waiter)
+            waiter.places.set_result(places)
+
+    def _urgency(self, waiter: _Waiter) -> float:
+        waited_s = (self._now_ns() - waiter.since_ns) / clock.NS
+        return urgency(self._meter.tokens(waiter.size), waited_s, self._config.ageing_tokens_s)
+
+    def _place(self, size: int) -> Places | None:
+        """Places on the least loaded engines, None where those have no room.
+
+        Raises RefusalError 503 where no engine of a role is usable.
+        """
+        p, d = self._fleet.peek("prefill"), self._fleet.peek("decode")
+        if p is None or d is None:
+            missing = "prefill" if p is None else "decode"
+            raise RefusalError(503, "no engine is available", why=f"no usable {missing} engine")
+        if not (self._prefill_has_room(p.load, size) and self._decode_has_room(d.load)):
+            return None
+        prefill = self._fleet.reserve("prefill", size)
+        decode = self._fleet.reserve("decode", 0)
+        assert prefill is not None  # peeked in the same turn of the loop
+        assert decode is not None
+        return Places(prefill, decode)
+
+    def _prefill_has_room(self, load: EngineLoad, size: int) -> bool:
+        """A prompt over the limit is let in alone: it would wait for ever otherwise."""
+        limit = self._config.backlog_tokens
+        if limit is None or not load.prompt_bytes:
+            return True
+        return self._meter.tokens(load.prompt_bytes + size) <= limit * load.weight
+
+    def _decode_has_room(self, load: EngineLoad) -> bool:
+        limit = self._config.decode_limit
+        return limit is None or load.in_flight < limit * load.weight
+
+    def _refusal(self, status: int, message: str) -> RefusalError:
+        """With the time that the backlog takes at the rate at which waiting counts."""
+        self.refused += 1
+        backlog = sum(waiter.size for waiter in self._queue)
+        backlog += sum(engine.prompt_bytes for engine in self._fleet.of("prefill"))
+        seconds = self._meter.tokens(backlog) / self._config.ageing_tokens_s
+        refusal = RefusalError(status, message)
+        refusal.retry_after_s = min(_MAX_RETRY_AFTER_S, max(1, math.ceil(seconds)))
+        return refusal
