@@ -137,10 +137,11 @@ def environment(engine: Engine, platform: Platform, side_channel: int | None) ->
             "VLLM_TARGET_DEVICE": "cpu",
             "VLLM_CPU_OMP_THREADS_BIND": cores,
             "OMP_NUM_THREADS": str(len(engine.devices)),
-            "VLLM_CPU_KVCACHE_SPACE": "1",
             # See nixl_delay.py: without it a split's engine has half a core.
             nixl_delay.VARIABLE: "1000",
         }
+        if not given(engine.args, "--kv-cache-memory-bytes"):  # the variable would win
+            env["VLLM_CPU_KVCACHE_SPACE"] = "1"
     else:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, engine.devices))
     if side_channel is not None:
