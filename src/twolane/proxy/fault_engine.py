@@ -120,6 +120,7 @@ class FaultEngine:
         self.unmarked = Behaviour()  # ... and like this towards others
         self.late_reads = 0  # handoffs read twice, or after their lease
         self.crashed = 0  # requests that would have killed a real engine
+        self.malformed = 0  # requests that are no HTTP
         self.healthy = True
         self.seen: list[Seen] = []
         self.in_flight = 0
@@ -139,7 +140,7 @@ class FaultEngine:
     async def start(self, port: int = 0) -> None:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: EngineConnection(self.answer, self._connections),
+            lambda: EngineConnection(self.answer, self._connections, self._note_malformed),
             "127.0.0.1",
             port,
             backlog=4096,
@@ -152,6 +153,9 @@ class FaultEngine:
             self._server.close()
         for connection in list(self._connections):
             connection.reset()
+
+    def _note_malformed(self) -> None:
+        self.malformed += 1
 
     async def __aenter__(self) -> FaultEngine:
         await self.start()
@@ -179,8 +183,12 @@ class FaultEngine:
             out.json(200, {"path": request.target, "size": len(request.body)})
 
     async def _generate(self, request: Request, out: EngineConnection) -> None:
-        headers = {n.decode(): v.decode("latin-1") for n, v in request.headers}
-        body = json.loads(request.body)
+        headers = {n.decode("latin-1"): v.decode("latin-1") for n, v in request.headers}
+        try:
+            body = json.loads(request.body)
+        except ValueError:
+            out.error(400, "the body is not JSON")
+            return
         self.seen.append(Seen(request.target, headers, body))
         params = body.get("kv_transfer_params")
         prompt = _prompt(body)
@@ -191,6 +199,9 @@ class FaultEngine:
             if not _is_ours(body):
                 self.began.set()
             await self._serve(body, params, out)
+        except (TypeError, ValueError, LookupError, AttributeError):  # of a member's type
+            self.store.free(params, "rejected")
+            out.error(400, "a value is not of the right type")
         except asyncio.CancelledError:
             self.aborted += 1
             if self.role == "decode":

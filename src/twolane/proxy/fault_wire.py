@@ -18,7 +18,10 @@ Serve = Callable[[Request, "EngineConnection"], Awaitable[None]]
 class EngineConnection(asyncio.Protocol):
     """One connection to a fault engine; its requests are served in order."""
 
-    def __init__(self, serve: Serve, members: set[EngineConnection]) -> None:
+    def __init__(
+        self, serve: Serve, members: set[EngineConnection], malformed: Callable[[], None]
+    ) -> None:
+        self._malformed = malformed
         self._serve = serve
         self._members = members
         self._parser = RequestParser(Limits(body=256 * 1024 * 1024))
@@ -39,6 +42,7 @@ class EngineConnection(asyncio.Protocol):
         try:
             self._waiting += self._parser.feed(data)
         except BadRequestError as error:
+            self._malformed()
             self.error(error.status, error.message)
             self._transport.close()
         self._next()

@@ -74,10 +74,10 @@ async def play(
     verdicts: list[Verdict] = []
     async with Stage(argv, log) as stage, _background(stage, background) as others:
         for row in table:
-            others.excused = row.down is not None
             await stage.clear()
             if not await stage.serves(RECOVER_S):
                 await stage.restart_router()
+            others.excused = row.down is not None  # until the router serves again
             verdicts.append(await _play_row(stage, row))
             told(verdicts[-1])
         others.excused = True
