@@ -18,6 +18,7 @@ from twolane.records import (
     MixCell,
     NeedleCell,
     RampCell,
+    TraceCell,
 )
 
 # Two engines on two CPU cores; GPU hosts with compiled graphs take about as long.
@@ -72,6 +73,8 @@ def estimate_s(cell: AnyCell) -> float:
             guess = cell.users * prefill + 2.0 * cell.turns
         case MixCell():
             guess = 1.2 * cell.seconds + prefill
+        case TraceCell():
+            guess = cell.requests / cell.rate if cell.rate else 60.0
         case NeedleCell():
             guess = len(cell.depths) * prefill
     return guess

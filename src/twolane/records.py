@@ -102,7 +102,20 @@ class MixCell(Cell, frozen=True, kw_only=True, tag="mix"):
     seconds: float = 60.0
 
 
-AnyCell = GridCell | InterferenceCell | NeedleCell | FreshCell | RampCell | MixCell
+class TraceCell(Cell, frozen=True, kw_only=True, tag="trace"):
+    """The first `requests` lines of a file, sent when it says, `speed` times as fast.
+
+    With a `rate` they are sent as Poisson arrivals instead, so many a second.
+    """
+
+    path: str
+    prompt: int
+    requests: int
+    speed: float = 1.0
+    rate: float | None = None
+
+
+AnyCell = GridCell | InterferenceCell | NeedleCell | FreshCell | RampCell | MixCell | TraceCell
 """`prompt` is in each of them the longest prompt, in tokens."""
 
 # ------------------------------------------------------------------------------------ requests
@@ -120,6 +133,8 @@ Role = Literal[
     "turn",
     "short",
     "long",
+    "trace",
+    "own",
 ]
 
 

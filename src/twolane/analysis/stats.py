@@ -47,6 +47,7 @@ from twolane.records import (
     NeedleCell,
     RampCell,
     Request,
+    TraceCell,
 )
 
 __all__ = [
@@ -111,6 +112,8 @@ def summarise(cell: AnyCell, requests: Sequence[Request], window_ns: Window | No
             mine = _single(measured) | _turns(measured)
         case MixCell():
             mine = _mix(cell, measured) | _load(requests, window_ns)
+        case TraceCell():
+            mine = _latencies(measured) | _load(requests, window_ns) | _lateness(measured)
         case NeedleCell():
             mine = _latencies(measured) | {"needles_missed": _missed(measured)}
     return _counts(measured) | mine
@@ -184,15 +187,19 @@ def _mix(cell: MixCell, requests: Sequence[Request]) -> Values:
     """Latencies are the short requests'; `long_*` the others'."""
     short = [r for r in requests if r.role == "short"]
     long = [r for r in requests if r.role == "long"]
-    late = percentile([(r.send_ns - r.due_ns) / MS for r in requests], 50)
     return {
         **_latencies(short),
+        **_lateness(requests),
         "worst_gap_ms": max((g / MS for r in short if (g := worst_gap_ns(r))), default=None),
         "long_share": len(long) / len(requests) if requests else None,
         "long_ttft_p50_ms": percentile(_ttfts_ms(long), 50),
         "asked_rate": cell.rate,
-        "sent_late_p50_ms": late,
     }
+
+
+def _lateness(requests: Sequence[Request]) -> Values:
+    """How long after it fell due a request left."""
+    return {"sent_late_p50_ms": percentile([(r.send_ns - r.due_ns) / MS for r in requests], 50)}
 
 
 def _ttfts_ms(requests: Iterable[Request]) -> list[float]:

@@ -6,6 +6,7 @@
     fresh 128k n=3                 new prompts, one after the other
     ramp 128k users=2 turns=8      conversations that grow turn by turn
     mix long=60k share=0.02 rate=20 60s     open loop, short prompts and some long ones
+    trace FILE n=100 speed=2       prompts of one's own, or a Mooncake trace
 
 Sizes: plain numbers, or with k (x 1,024) or m (x 1,048,576): `128k`, `1m`, `1.5k`.
 """
@@ -19,6 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
+from twolane.config.traces import read_trace
 from twolane.errors import QuestionError
 from twolane.records import (
     AnyCell,
@@ -28,6 +30,7 @@ from twolane.records import (
     MixCell,
     NeedleCell,
     RampCell,
+    TraceCell,
 )
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
@@ -267,9 +270,37 @@ def _unusual(found: Mapping[str, Any], usual: Mapping[str, Any]) -> list[str]:
     return [f"{k}={found[k]}" for k in usual if k in found and found[k] != usual[k]]
 
 
+def _trace(words: list[str]) -> TraceCell:
+    """`trace FILE n=100 speed=2`, or `rate=5` in place of the file's own times."""
+    if not words:
+        raise QuestionError("a trace cell needs a file", remedy="trace FILE n=100 speed=2")
+    path, found = words[0], _keywords("trace", words[1:], _TRACE)
+    if found.get("n", 1) < 1 or ("rate" in found and "speed" in found):
+        raise QuestionError("a trace of no requests, or of two paces", remedy="n=1, or one pace")
+    lines = read_trace(path, found.get("n"))
+    if "rate" not in found and any(line.timestamp is None for line in lines):
+        raise QuestionError("the trace has no timestamps", place=path, remedy="give rate=")
+    pace = [f"{key}={_plain(found[key])}" for key in ("speed", "rate") if key in found]
+    return TraceCell(
+        id=" ".join(["trace", path, f"n={len(lines)}", *pace]),
+        path=path,
+        prompt=max(line.tokens for line in lines),
+        requests=len(lines),
+        speed=found.get("speed", 1.0),
+        rate=found.get("rate"),
+    )
+
+
+_TRACE: dict[str, Callable[[str], int | float]] = {
+    "n": int,
+    "speed": _positive,
+    "rate": _positive,
+}
+
 _KINDS: Final[Mapping[str, Callable[[list[str]], AnyCell]]] = {
     "interference": _interference,
     "fresh": _fresh,
     "ramp": _ramp,
     "mix": _mix,
+    "trace": _trace,
 }

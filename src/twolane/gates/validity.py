@@ -25,7 +25,16 @@ from twolane.analysis.measures import (
     throughput_tok_s,
 )
 from twolane.clock import MS, NS
-from twolane.records import AnyCell, Code, GridCell, MixCell, NeedleResult, RampCell, Request
+from twolane.records import (
+    AnyCell,
+    Code,
+    GridCell,
+    MixCell,
+    NeedleResult,
+    RampCell,
+    Request,
+    TraceCell,
+)
 
 EngineRole = Literal["both", "prefill", "decode"]
 Values = Mapping[str, float]
@@ -52,7 +61,7 @@ TRANSFER_FAULTS: Final = {
     "vllm:nixl_num_kv_expired_reqs_total": "KV leases that expired before they were read",
     "vllm:nixl_num_notifications_after_expiry_total": "KV read after its lease: wrong answers",
 }
-FIXED_LENGTH: Final = ("grid", "aggressor", "fresh", "turn", "short", "long")
+FIXED_LENGTH: Final = ("grid", "aggressor", "fresh", "turn", "short", "long", "trace")
 """Roles whose answers must be as long as asked: their end-of-text is ignored."""
 
 PREEMPTIONS: Final = "vllm:num_preemptions_total"
@@ -108,16 +117,16 @@ def judge(  # noqa: PLR0917 - the six are the evidence, in the order in which it
     found = [
         _needle(needle) or _missed(requests),
         _failed(requests, problem),
-        _turns_cached(requests, block_size)
-        if isinstance(cell, RampCell)
-        else _cache(requests, counters, expected_cached),
+        _cached(cell, requests, counters, expected_cached, block_size),
         _degenerate(requests, counters, block_size),
         _length(requests),
         _preempt(counters),
         _client(lag_p99_ms, smallest_effect_ms) or _coarse(resolution_ms, smallest_effect_ms),
     ]
     if isinstance(cell, MixCell) and window_ns is not None:
-        found += [_unsteady(requests, window_ns), _late(requests, smallest_effect_ms)]
+        found.append(_unsteady(requests, window_ns))
+    if isinstance(cell, MixCell | TraceCell):
+        found.append(_late(requests, smallest_effect_ms))
     if isinstance(cell, GridCell) and window_ns is not None:
         found += [
             _inflight(cell, requests, window_ns),
@@ -192,6 +201,17 @@ def _failed(requests: Sequence[Request], problem: str | None) -> Code | None:
     return Code(code="FAILED", why="; ".join(said), value=float(len(errors)), limit=0.0)
 
 
+def _cached(
+    cell: AnyCell, requests: Sequence[Request], counters: Counters, expected: float, block: int
+) -> Code | None:
+    """What a trace shares is not known: it also depends on what an engine has room for."""
+    if isinstance(cell, TraceCell):
+        return None
+    if isinstance(cell, RampCell):
+        return _turns_cached(requests, block)
+    return _cache(requests, counters, expected)
+
+
 def _cache(requests: Sequence[Request], counters: Counters, expected: float) -> Code | None:
     """By the engines' counters where there are some, else by the answers' own usage.
 
@@ -263,7 +283,9 @@ def _not_transferred(answered: Sequence[Request], counters: Counters, block: int
     """A turn's history lies on the decode engine already; the rest must have come."""
     moved = counters.prompt_tokens("external_kv_transfer", ("decode",))
     prompt = sum(r.prompt_tokens or r.prompt_asked for r in answered)
-    held = sum(turns.cacheable_tokens(r, block, decoded_here=True) for r in answered)
+    held: float = sum(turns.cacheable_tokens(r, block, decoded_here=True) for r in answered)
+    if any(r.role == "trace" for r in answered):  # what its lines share is not known beforehand
+        held = counters.prompt_tokens("local_cache_hit", ("decode",)) or 0.0
     needed = float(prompt - held - block * len(answered))
     if moved is None or moved >= needed:
         return None

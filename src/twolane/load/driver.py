@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from twolane import clock
-from twolane.load import mix, prompts, ramp, workloads
+from twolane.load import mix, prompts, ramp, trace, workloads
 from twolane.load.crew import Crew, WorkerLostError
 from twolane.load.orders import Form, Rates, Target
 from twolane.load.workloads import Outcome, Question
@@ -27,6 +27,7 @@ from twolane.records import (
     NeedleCell,
     RampCell,
     Request,
+    TraceCell,
 )
 
 __all__ = ["CellRun", "Progress", "Question", "Target", "ask", "drive", "form_of"]
@@ -94,7 +95,9 @@ async def drive(
 
 
 def _choreography(
-    cell: GridCell | InterferenceCell | FreshCell | RampCell | MixCell, target: Target, seed: int
+    cell: GridCell | InterferenceCell | FreshCell | RampCell | MixCell | TraceCell,
+    target: Target,
+    seed: int,
 ) -> tuple[Workload, int]:
     """What happens in a cell, and how many workers it needs."""
     match cell:
@@ -108,6 +111,8 @@ def _choreography(
             return partial(ramp.run, cell, seed=seed), cell.users
         case MixCell():
             return partial(mix.run, cell, seed=seed), 2
+        case TraceCell():
+            return partial(trace.run, cell, seed=seed), 2
 
 
 PROBE_BYTES: Final = 64

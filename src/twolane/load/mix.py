@@ -7,6 +7,7 @@ Arrivals begin before the window does, and those do not count.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,7 +36,15 @@ class Due:
 
 async def run(cell: MixCell, crew: Crew, prefix: str, say: Say, *, seed: int) -> Outcome:
     """All of the schedule, and every answer to it."""
-    planned = schedule(cell, prefix, seed)
+    warm_ns = round(cell.seconds * WARM_SHARE * NS)
+    window = (warm_ns, warm_ns + round(cell.seconds * NS))
+    return await send_all(schedule(cell, prefix, seed), window, crew, say)
+
+
+async def send_all(
+    planned: Sequence[Due], window: tuple[int, int], crew: Crew, say: Say
+) -> Outcome:
+    """Send each request at its moment; `window` is in nanoseconds after the first moment."""
     say("making prompts", None, None)
     for worker in (OTHERS, VICTIMS):
         if asks := [due.ask for due in planned if due.worker == worker]:
@@ -43,13 +52,12 @@ async def run(cell: MixCell, crew: Crew, prefix: str, say: Say, *, seed: int) ->
     begin_ns = clock.now_ns() + LEAD_NS
     for due in planned:
         crew.fire(due.worker, [due.ask.key], begin_ns + due.at_ns)
-    window = _window(cell, begin_ns)
-    for phase, until_ns in (("warm-up", window[0]), ("window", window[1])):
+    for phase, until_ns in zip(("warm-up", "window"), window, strict=True):
         say(phase, len(crew.done), len(planned))
-        await crew.until(lambda: len(crew.done) == len(planned), until_ns)
+        await crew.until(lambda: len(crew.done) == len(planned), begin_ns + until_ns)
     say("tail", len(crew.done), len(planned))
     await crew.until(lambda: len(crew.done) == len(planned))
-    return Outcome(window)
+    return Outcome((begin_ns + window[0], begin_ns + window[1]))
 
 
 def schedule(cell: MixCell, prefix: str, seed: int) -> list[Due]:
@@ -76,8 +84,3 @@ def _ask(cell: MixCell, prefix: str, key: int, *, warm: bool, big: bool) -> Ask:
         prompt=cell.prompt if big else cell.short,
         output=cell.output,
     )
-
-
-def _window(cell: MixCell, begin_ns: int) -> tuple[int, int]:
-    warm_ns = round(cell.seconds * WARM_SHARE * NS)
-    return begin_ns + warm_ns, begin_ns + warm_ns + round(cell.seconds * NS)

@@ -50,7 +50,8 @@ class Expected(msgspec.Struct, frozen=True):
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """One request to make.
 
-    The prompt is `text`, or else `prompt` tokens generated from `salt` and the seed. A null ask
+    The prompt is `text`, or else `prompt` tokens generated from `salt` and the seed; asks whose
+    `blocks` begin alike share as many blocks of `config.traces.BLOCK` tokens. A null ask
     sends nothing: it sleeps for `sleep_s` in the aggressor's place.
     """
 
@@ -68,6 +69,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     history: int = 0
     expected: Expected | None = None
     text: str | None = None
+    blocks: tuple[int, ...] = ()
     keep_text: bool = False
     ignore_eos: bool = True
     sleep_s: float = 0.0

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from twolane.config.traces import BLOCK
 from twolane.errors import QuestionError
 from twolane.gates import needle
 from twolane.load.orders import Ask, Form
@@ -61,8 +62,20 @@ def of(ask: Ask, seed: int, form: Form) -> str | list[int]:
     """The prompt of one ask: its ready text, or one generated for its place in the cell."""
     if ask.text is not None:
         return ask.text
+    if ask.blocks:
+        return _of_blocks(ask, seed, form)
     make = ids if form == "ids" else text
     return make(ask.prompt, seed, ask.cell, ask.role, ask.shot, ask.index, ask.salt)
+
+
+def _of_blocks(ask: Ask, seed: int, form: Form) -> str | list[int]:
+    """Blocks that follow from their ids alone; what they leave is the ask's own."""
+    left = max(SALT_LENGTH, ask.prompt - BLOCK * len(ask.blocks))
+    if form == "ids":
+        shared = [token for block in ask.blocks for token in ids(BLOCK, seed, "block", block)]
+        return (shared + ids(left, seed, ask.cell, ask.index))[: ask.prompt]
+    texts = "".join(text(BLOCK, seed, "block", block) for block in ask.blocks)
+    return (texts + text(left, seed, ask.cell, ask.index))[: ask.prompt]
 
 
 def _too_short(length: int) -> QuestionError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from twolane.analysis import stats
 from twolane.analysis.compare import (
@@ -30,8 +31,10 @@ from twolane.records import (
     GridCell,
     InterferenceCell,
     MixCell,
+    NeedleCell,
     RampCell,
     RunMeta,
+    TraceCell,
 )
 from twolane.report.metrics import BY_KIND, Metric
 
@@ -138,22 +141,26 @@ def shown(cell: AnyCell) -> tuple[Metric, ...]:
 
 def workload(cell: AnyCell) -> str:
     """A cell in words."""
-    if isinstance(cell, InterferenceCell):
-        readers = f"{_count(cell.victims)} reader{'s' * (cell.victims != 1)}".capitalize()
-        return f"{readers}, then one prompt of {cell.prompt:,} tokens"
-    if isinstance(cell, GridCell):
-        return f"{cell.users} users, prompts of {cell.prompt:,}, answers of {cell.output:,} tokens"
-    if isinstance(cell, FreshCell):
-        return f"New prompts of {cell.prompt:,} tokens, one at a time"
-    if isinstance(cell, RampCell):
-        users = f"{_count(cell.users)} conversation{'s' * (cell.users != 1)}".capitalize()
-        return f"{users} growing to {cell.prompt:,} tokens in {cell.turns} turns"
-    if isinstance(cell, MixCell):
-        return (
-            f"{cell.rate:g} requests a second of {cell.short:,} tokens, {cell.share:.0%} of "
-            f"{cell.prompt:,}"
-        )
-    return cell.id
+    match cell:
+        case InterferenceCell():
+            readers = f"{_count(cell.victims)} reader{'s' * (cell.victims != 1)}".capitalize()
+            words = f"{readers}, then one prompt of {cell.prompt:,} tokens"
+        case GridCell():
+            sizes = f"prompts of {cell.prompt:,}, answers of {cell.output:,} tokens"
+            words = f"{cell.users} users, {sizes}"
+        case FreshCell():
+            words = f"New prompts of {cell.prompt:,} tokens, one at a time"
+        case RampCell():
+            users = f"{_count(cell.users)} conversation{'s' * (cell.users != 1)}".capitalize()
+            words = f"{users} growing to {cell.prompt:,} tokens in {cell.turns} turns"
+        case MixCell():
+            long = f", {cell.share:.0%} of {cell.prompt:,}" if cell.share else ""
+            words = f"{cell.rate:g} requests a second of {cell.short:,} tokens{long}"
+        case TraceCell():
+            words = f"{cell.requests:,} requests of {Path(cell.path).name}"
+        case NeedleCell():
+            words = cell.id
+    return words
 
 
 def describe(meta: RunMeta) -> str:

@@ -157,6 +157,7 @@ BY_KIND: Mapping[str, tuple[Metric, ...]] = {
     "fresh": FRESH,
     "ramp": RAMP,
     "mix": MIX,
+    "trace": GRID,
     "needle": (RAMP[-1],),
 }
 ALL = tuple({m.label: m for kind in BY_KIND.values() for m in kind}.values())
