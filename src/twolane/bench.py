@@ -277,6 +277,7 @@ class _Bench:
             problem=result.problem,
             lag_p99_ms=result.lag_p99_ms,
             resolution_ms=self.resolution_ms,
+            engines_held=self.sampler.in_flight(result.window_ns),
         )
         if refused:
             why = f"prefix cache not emptied: {', '.join(refused)}"

@@ -218,6 +218,7 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
         block_size=max((e.block_size or 1 for e in fleet.engines), default=1),
         problem=result.problem,
         lag_p99_ms=result.lag_p99_ms,
+        engines_held=recorder.sampler.in_flight(result.window_ns),
     )
     recorder.cells.append(
         CellSummary(

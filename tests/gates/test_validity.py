@@ -311,6 +311,23 @@ def test_unsteady() -> None:
     assert seen(slower)
 
 
+@pytest.mark.parametrize(
+    ("held", "coded"),
+    [
+        ([4.0] * 20, False),
+        ([3.0, 4.0] * 20, True),  # 3.5 +- 0.24 of 4
+        ([2.0, 4.0, 4.0, 4.0, 4.0] * 3, False),  # 3.6 +- 0.6: too few to tell
+        ([1.0] * 9, False),
+        ([1.0] * 10, True),
+    ],
+)
+def test_a_router_that_holds_requests_back_is_seen_at_the_engines(
+    held: list[float], coded: bool
+) -> None:
+    found = judge(GRID, CLEAN, WINDOW, {}, {}, {}, engines_held=held)
+    assert [code.code for code in found] == (["INFLIGHT"] if coded else [])
+
+
 # ---------------------------------------------------------------------------------- conversation
 
 RAMP = RampCell(id="ramp 800", prompt=800, users=1, turns=2, output=10)

@@ -47,6 +47,12 @@ def parse(text: str) -> dict[str, float]:
     return values
 
 
+def in_flight(values: dict[str, float]) -> float | None:
+    """Requests that an engine runs or lets wait; None if it does not say."""
+    counts = [values.get(f"vllm:num_requests_{state}") for state in ("running", "waiting")]
+    return None if None in counts else sum(count or 0.0 for count in counts)
+
+
 def cache_config(values: dict[str, float]) -> dict[str, str]:
     """The labels of `vllm:cache_config_info` among scraped `values`; empty if it is not there."""
     for key in values:

@@ -25,6 +25,7 @@ class Sampler:
     def __init__(self, path: Path) -> None:
         self._file = Appender(path)
         self._urls: Mapping[str, str] = {}
+        self._in_flight: list[tuple[int, float]] = []
         self._devices = devices.Telemetry()
 
     @contextlib.asynccontextmanager
@@ -60,7 +61,16 @@ class Sampler:
                 raise values
             taken[name] = values
             self._file.append(Sample(t_ns=now_ns(), source=name, values=values, mark=mark))
+        held = [metrics.in_flight(values) for values in taken.values()]
+        if len(held) == len(self._urls) and held and None not in held:
+            self._in_flight.append((now_ns(), sum(one or 0.0 for one in held)))
         return taken
+
+    def in_flight(self, window_ns: tuple[int, int] | None) -> list[float]:
+        """Requests that all engines together held, at each moment they were sampled in a window."""
+        if window_ns is None:
+            return []
+        return [held for t_ns, held in self._in_flight if window_ns[0] <= t_ns <= window_ns[1]]
 
     def close(self) -> None:
         self._devices.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Final, Literal
 
 from twolane.analysis import turns
@@ -41,6 +42,9 @@ Values = Mapping[str, float]
 """One engine's counters by sample name, as in `records.Sample.values`."""
 
 INFLIGHT_SHARE: Final = 0.95
+FEWEST_SAMPLES: Final = 10
+"""Samples of the engines' gauges, one a second, from which their mean is judged."""
+
 LITTLE_TOLERANCE: Final = 0.05
 CACHE_TOLERANCE: Final = 0.01
 UNSTEADY_TOLERANCE: Final = 0.15
@@ -104,6 +108,7 @@ def judge(  # noqa: PLR0917 - the six are the evidence, in the order in which it
     problem: str | None = None,
     lag_p99_ms: float | None = None,
     resolution_ms: float | None = None,
+    engines_held: Sequence[float] = (),
     smallest_effect_ms: float = SMALLEST_EFFECT_MS,
 ) -> list[Code]:
     """Every code that the cell earned, at most one of each.
@@ -111,7 +116,8 @@ def judge(  # noqa: PLR0917 - the six are the evidence, in the order in which it
     `before` and `after` are the engines' counters around the cell, by engine name. `needle` is
     the gate's result where there was one; `expected_cached` the share of prompt tokens that the
     generator expects to be cached; `problem` why the driver ended the cell early;
-    `resolution_ms` the smallest stall that the client could resolve when it was calibrated.
+    `resolution_ms` the smallest stall that the client could resolve when it was calibrated;
+    `engines_held` how many requests the engines held together, at moments of the window.
     """
     counters = Counters(before, after, roles)
     found = [
@@ -129,7 +135,7 @@ def judge(  # noqa: PLR0917 - the six are the evidence, in the order in which it
         found.append(_late(requests, smallest_effect_ms))
     if isinstance(cell, GridCell) and window_ns is not None:
         found += [
-            _inflight(cell, requests, window_ns),
+            _inflight(cell, requests, window_ns) or _held(cell, engines_held),
             _little(cell, requests, window_ns),
             _unsteady(requests, window_ns),
         ]
@@ -358,6 +364,21 @@ def _inflight(cell: GridCell, requests: Sequence[Request], window: Window) -> Co
     if mean is None or mean >= limit:
         return None
     why = f"{mean:.1f} requests in flight on average, {cell.users} were asked for"
+    return Code(code="INFLIGHT", why=why, value=mean, limit=limit)
+
+
+def _held(cell: GridCell, held: Sequence[float]) -> Code | None:
+    """What is in flight for the client may wait in a router, unknown to the engines.
+
+    Coded if the mean is below the limit by more than three of its standard errors, since between
+    two requests of a user no engine holds any.
+    """
+    if len(held) < FEWEST_SAMPLES:
+        return None
+    mean, limit = fmean(held), INFLIGHT_SHARE * cell.users
+    if mean + 3 * stdev(held) / len(held) ** 0.5 >= limit:
+        return None
+    why = f"the engines held {mean:.1f} requests on average, {cell.users} were asked for"
     return Code(code="INFLIGHT", why=why, value=mean, limit=limit)
 
 
