@@ -182,3 +182,39 @@ def test_a_busy_rank_while_starting_means_nothing_and_while_serving_something(
 def test_a_missing_log_is_a_bad_question(tmp_path: Path) -> None:
     with pytest.raises(QuestionError, match="cannot be read"):
         diagnose([tmp_path / "none.log"])
+
+
+API, CORE = "(APIServer pid=1)", "(EngineCore pid=2)"
+STARTED = (
+    f"{API} WARNING 11-29 18:01:00 [system_utils.py:255] Found ulimit of 20000 and failed to "
+    "automatically increase with error current limit exceeds maximum limit.\n"
+    f"{API} INFO:     Application startup complete.\n"
+)
+STOP = f"{API} INFO 11-29 18:01:35 [launcher.py:254] [shutdown] API server: shutdown triggered\n"
+DEAD = (
+    f"{API} ERROR 11-29 18:01:35 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: "
+    "EngineCore encountered an issue. See stack trace (above) for the root cause.\n"
+)
+KILLED = (
+    f"{CORE} ERROR 11-29 18:01:35 [multiproc_executor.py:316] Worker proc VllmWorker-0 died "
+    "unexpectedly (exit code: -9), shutting down executor.\n"
+)
+
+
+def test_an_engine_that_is_stopped_while_it_streams_is_healthy(tmp_path: Path) -> None:
+    log = tmp_path / "e0.log"
+    log.write_text(STARTED + STOP + KILLED + DEAD)
+    assert diagnose([log]).findings == []
+
+
+def test_what_happened_before_the_stop_counts_and_a_remark_is_never_the_cause(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "e0.log"
+    log.write_text(STARTED + KILLED + DEAD + STOP)
+    answer = diagnose([log])
+    assert answer.cause == "RUN08"
+    assert [f.rule for f in answer.findings if f.severity == "info"][-1:] == ["ENV07"]
+    log.write_text(STARTED + DEAD)
+    answer = diagnose([log])
+    assert (answer.cause, answer.findings[0].rule) == (None, "RUN13")

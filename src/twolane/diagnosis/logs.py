@@ -40,7 +40,8 @@ PREFIX = re.compile(PROCESS + rb"(?:" + STAMPED + PLACE + rb")?")
 TELLING = (
     rb"Setting attention block size|No available shared memory|Auto-fit max_model_len"
     rb"|Remote engine at |Initial free memory|Chunked prefill is enabled|Initializing NIXL Sch"
-    rb"|init engine \(|non-default args|.{0,40}GPU KV cache size|.{0,40}CPU KV cache size"
+    rb"|init engine \(|\[shutdown\] API server: shutdown tr|non-default args"
+    rb"|.{0,40}GPU KV cache size|.{0,40}CPU KV cache size"
 )
 STEADY = rb"Engine \d|\d++ Engines Agg|KV Transfer metrics|SpecDecoding metrics"
 ALL_WELL = b"0, Num KV expired reqs=0, Num notifs after expiry=0"

@@ -40,8 +40,10 @@ class Dated(msgspec.Struct, frozen=True):
     at: tuple[str, int, int]
 
     @property
-    def key(self) -> tuple[int, int, tuple[str, int, int]]:
-        return self.finding.rank, WORST_FIRST[self.finding.severity], self.at
+    def key(self) -> tuple[bool, int, int, tuple[str, int, int]]:
+        """Remarks last: beside something wrong they are never its cause."""
+        finding = self.finding
+        return not wrong(finding), finding.rank, WORST_FIRST[finding.severity], self.at
 
 
 def diagnose(

@@ -15,6 +15,7 @@ import msgspec
 
 from twolane.diagnosis import figures
 from twolane.diagnosis.catalogue import RULES
+from twolane.diagnosis.findings import SYMPTOM
 from twolane.diagnosis.logs import Chunk, Line, chunks
 from twolane.diagnosis.rule import Match, Rule
 from twolane.diagnosis.service import Service
@@ -31,10 +32,11 @@ RAISED = re.compile(r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b
 ROLE = re.compile(r"kv_role['\"]?[=:] ?['\"]kv_(producer|consumer)")
 READY = ("Application startup complete", "init engine (profile")
 HANGS_AFTER = "Initializing NIXL Scheduler"
+STOPPED = "[shutdown] API server: shutdown triggered"
 FIGURES = ("Avg prompt throughput", "KV Transfer metrics", "SpecDecoding metrics",
            "Chunked prefill is enabled", " KV cache size")  # fmt: skip
 
-News = Literal["", "figure", "ready", "hangs", "raised", "role"]
+News = Literal["", "figure", "ready", "hangs", "raised", "role", "stopped"]
 
 
 class Pattern(msgspec.Struct, frozen=True):
@@ -90,6 +92,7 @@ class Reading:
         self.counts: dict[str, int] = {}
         self.first: dict[str, tuple[str, int]] = {}
         self.ready = False
+        self.stopped = False
         self.hangs: Match | None = None
         self.raised: Match | None = None
         self._known: dict[bytes, Template] = {}
@@ -150,7 +153,7 @@ class Reading:
             self.take(chunk, start, template)
 
     def take(self, chunk: Chunk, start: int, template: Template) -> None:
-        open_rules = [p for p in template.patterns if self.wants(p.rule.id)]
+        open_rules = [p for p in template.patterns if self.means(p.rule) and self.wants(p.rule.id)]
         if not open_rules and not template.news:
             return
         line = chunk.line(start)
@@ -159,6 +162,10 @@ class Reading:
             self.hear(chunk, line, template.news)
         for pattern in open_rules:
             self.match(chunk, line, pattern)
+
+    def means(self, rule: Rule) -> bool:
+        """Whether a match counts: an engine that is told to stop loses its parts as a dying one."""
+        return not self.stopped or rule.rank < SYMPTOM
 
     def wants(self, rule: str) -> bool:
         """Whether another match is worth keeping; a rule that has enough is only counted."""
@@ -192,7 +199,9 @@ class Reading:
             self.become_ready()
         elif news == "hangs":
             self.hangs = self.cite(chunk, line, (), first=False)
-        elif news == "raised" and self.raised is None:
+        elif news == "stopped":
+            self.stopped = True
+        elif news == "raised" and self.raised is None and not self.stopped:
             self.raised = self.cite(chunk, line, (), first=True)
         elif news == "role":
             role = ROLE.search(line.text)  # only consumers speak of the params they were handed
@@ -219,6 +228,8 @@ def news_in(text: str, matched: bool) -> News:
         return "figure"
     if any(word in text for word in READY):
         return "ready"
+    if STOPPED in text:
+        return "stopped"
     if HANGS_AFTER in text:
         return "hangs"
     if "KVTransferParams" in text or ROLE.search(text):
