@@ -34,6 +34,8 @@ def test_the_demo_answers(tmp_path: Path) -> None:
     assert len(results.faults) == 0
     for run in results.runs:
         assert run.meta.status == "done"
+        assert [engine.exit_code for engine in run.meta.engines] == [0, 0]
+        assert all(engine.block_size and engine.kv_tokens for engine in run.meta.engines)
         assert run.needle is not None
         assert run.needle.passed
         assert len(run.cells) == 2

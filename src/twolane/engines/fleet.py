@@ -40,13 +40,22 @@ class Running:
         """What run.json says of it, as of now."""
         engine = self.launch.engine
         return EngineMeta(
-            name=engine.name, role=engine.role, group=engine.group, devices=list(engine.devices),
-            url=self.launch.url, argv=list(self.launch.argv), env=dict(self.launch.env),
-            log=self.process.log.name, pid=self.process.pid,
-            side_channel_port=self.launch.side_channel_port, ready_s=self.ready_s,
+            name=engine.name,
+            role=engine.role,
+            group=engine.group,
+            devices=list(engine.devices),
+            url=self.launch.url,
+            argv=list(self.launch.argv),
+            env=dict(self.launch.env),
+            log=self.process.log.name,
+            pid=self.process.pid,
+            side_channel_port=self.launch.side_channel_port,
+            ready_s=self.ready_s,
             kv_tokens=self.kv_tokens,
+            block_size=self.block_size,
             strayed=self.strayed,
-        )  # fmt: skip
+            exit_code=self.process.code,
+        )
 
 
 class Fleet:
