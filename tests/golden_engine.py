@@ -40,6 +40,8 @@ class Pace:
     longest_prompt: int | None = None  # longer ones are refused with 400
     counts: bool = True  # whether it obeys continuous_usage_stats
     ledger: bool = False
+    ends_after: int | None = None  # tokens, then the end of the text, whatever was asked
+    at_once: int | None = None  # requests that it knows of; a router holds back the others
     bytewise: bool = True  # whether a byte is a token to it, or four are one
     cache_block: int | None = None  # tokens; with it, prompts and answers are cached by blocks
     knows: bool = False  # whether it answers with the fact that was asked for
@@ -70,6 +72,7 @@ class GoldenEngine:
         self.running = 0
         self.most_running = 0
         self._busy_until = 0.0
+        self.held_back: list[tuple[_Connection, Account, dict[str, Any], str, bool]] = []
         self.cached: list[str] = []  # every text whose KV it holds
 
     def cached_tokens(self, prompt: str) -> int:
@@ -79,6 +82,17 @@ class GoldenEngine:
             return 0
         seen = max((_shared(prompt, text) for text in self.cached), default=0)
         return min(seen, len(prompt) - 1) // block * block
+
+    @property
+    def full(self) -> bool:
+        return self.pace.at_once is not None and self.running >= self.pace.at_once
+
+    def take_next(self) -> None:
+        """Let in the request that has been held back for longest."""
+        if self.held_back:
+            connection, account, asked, prompt, chat = self.held_back.pop(0)
+            self.accounts.append(account)
+            connection.answer(account, asked, prompt, chat)
 
     def by_id(self, id_: str) -> Account:
         return next(a for a in self.accounts if a.id == id_)
@@ -156,10 +170,16 @@ class _Connection(asyncio.Protocol):
         elif not self.engine.pace.bytewise:
             prompt = prompt[::4]
         account = Account(self._id, len(prompt), time.monotonic_ns())
+        if self.engine.full:
+            self.engine.held_back.append((self, account, asked, prompt, chat))
+            return
         self.engine.accounts.append(account)
         if (status := self.engine.pace.status_for(prompt)) != 200:
             self.respond(status, {"error": {"message": "planted refusal"}})
             return
+        self.answer(account, asked, prompt, chat)
+
+    def answer(self, account: Account, asked: dict[str, Any], prompt: str, chat: bool) -> None:
         self._answer = _Answer(self, account, asked, prompt, chat)
 
 
@@ -181,7 +201,7 @@ class _Answer:
         self._cached_tokens = self._engine.cached_tokens(prompt)
         self._text: list[str] = []
         self._chat = chat
-        self._total = int(asked.get("max_tokens") or 16)
+        self._total = min(int(asked.get("max_tokens") or 16), self._pace.ends_after or sys.maxsize)
         self._event = 0
         self._sent = 0
         self._loop = asyncio.get_running_loop()
@@ -207,6 +227,7 @@ class _Answer:
     def _end(self) -> None:
         self._account.ended = True
         self._engine.running -= 1
+        self._engine.take_next()
 
     def _tick(self) -> None:
         free = self._engine.free_at(self._due)
