@@ -331,6 +331,8 @@ def _answer(said: Said, as_json: bool) -> None:
               help="Prompt tokens one prefill engine is given at a time; more wait.")  # fmt: skip
 @click.option("--decode-limit", type=click.IntRange(1), metavar="N",
               help="Requests one decode engine is given at a time; more wait.")  # fmt: skip
+@click.option("--tokenise-once", is_flag=True, default=None,
+              help="Give P's token ids to D, so that D does not tokenise again.")  # fmt: skip
 @click.option("--queue", "queue_limit", type=click.IntRange(0), metavar="N",
               help="Requests that may wait; further ones are refused with 429.")  # fmt: skip
 @click.option("--queue-timeout", "queue_timeout_s", type=click.FloatRange(0), metavar="SECONDS",

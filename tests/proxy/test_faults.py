@@ -395,3 +395,14 @@ async def test_random_faults_under_load_strand_nothing(seed: int) -> None:
             await asyncio.gather(*(one(i) for i in range(64)))
         await r.settled()
         assert r.proxy.book.issued > 20
+
+
+async def test_a_defect_in_reading_ps_answer_is_a_500_and_no_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def defect(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    async with rig(strands=True) as r:
+        monkeypatch.setattr("twolane.proxy.exchange.times_of", defect)
+        well_shaped(await r.ask(completion()), 500)

@@ -275,3 +275,31 @@ async def test_a_smuggled_request_reaches_nobody() -> None:
         assert back.count(b"content-length") == 1
         assert not r.p.asked
         assert not r.d.asked
+
+
+async def test_tokenised_once_a_completion_gets_ps_ids() -> None:
+    async with rig(tokenise_once=True) as r:
+        assert (await r.ask(completion())).text == expected()
+        (p,), (d,) = r.p.asked, r.d.asked
+        assert p.body["return_token_ids"] is True
+        assert d.body["prompt"] == [ord(letter) for letter in "hello"]
+        assert "return_token_ids" not in d.body
+
+
+async def test_tokenised_once_a_chat_gets_ps_ids_beside_its_messages() -> None:
+    async with rig(tokenise_once=True) as r:
+        got = await r.ask(CHAT, "/v1/chat/completions")
+        assert got.status == 200
+        assert b"prompt_token_ids" not in got.body or got.json["prompt_token_ids"] is None
+        (d,) = r.d.asked
+        assert d.body["messages"] == CHAT["messages"]
+        ids = d.body["kv_transfer_params"]["prompt_token_ids"]
+        assert "".join(map(chr, ids)) == json.dumps(CHAT["messages"])
+
+
+async def test_ids_are_not_asked_for_a_prompt_of_ids() -> None:
+    async with rig(tokenise_once=True) as r:
+        await r.ask(completion() | {"prompt": [1, 2]})
+        (p,), (d,) = r.p.asked, r.d.asked
+        assert "return_token_ids" not in p.body
+        assert d.body["prompt"] == [1, 2]

@@ -104,9 +104,12 @@ class Body:
         dirty = any(self.members.get(key) is not None for key in (*TRANSFER_KEYS, "vllm_xargs"))
         return self.plain() if dirty else raw
 
-    def for_prefill(self) -> Payload:
-        """What P gets: one token, not streamed, keep the blocks."""
+    def for_prefill(self, *, ids: bool = False) -> Payload:
+        """What P gets: one token, not streamed, keep the blocks; with `ids` also tell the
+        prompt's token ids."""
         changes: dict[str, bytes | None] = self._without_transfer()
+        if ids:
+            changes["return_token_ids"] = b"true"
         changes |= {"stream": b"false", "stream_options": None, "max_tokens": b"1"}
         if "max_completion_tokens" in self.members:
             changes["max_completion_tokens"] = b"1"
@@ -114,9 +117,27 @@ class Body:
             changes["min_tokens"] = _at_most_one(self.value("min_tokens"))
         return self.with_members(changes | {"kv_transfer_params": _ASK_PREFILL})
 
-    def for_decode(self, params: bytes) -> Payload:
-        """What D gets: the client's body and P's parameters, verbatim."""
-        return self.with_members(self._without_transfer() | {"kv_transfer_params": params})
+    def for_decode(self, params: bytes, ids: bytes | None = None) -> Payload:
+        """What D gets: the client's body and P's parameters, verbatim.
+
+        With the prompt's `ids` from P, D does not tokenise again: vLLM takes them as a completion's
+        prompt, and as a chat's `kv_transfer_params.prompt_token_ids`, which it ignores by itself
+        where the messages hold more than text.
+        """
+        changes = self._without_transfer()
+        if ids is not None and "messages" in self.members:
+            params = Body.parse(params).joined({"prompt_token_ids": ids})
+        elif ids is not None:
+            changes["prompt"] = ids
+        return self.with_members(changes | {"kv_transfer_params": params})
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the prompt has to be tokenised: messages, or one string."""
+        prompt = self.members.get("prompt")
+        return "messages" in self.members or (
+            prompt is not None and bytes(memoryview(prompt)[:1]) == b'"'
+        )
 
     def for_release(self, params: bytes) -> bytes:
         """What D refuses: an unknown model, whose refusal makes D tell P to free the blocks."""

@@ -82,6 +82,8 @@ class ProxyConfig:
     ageing_tokens_s: float = 5000.0
     # Prompts of fewer tokens go straight to one engine: a transfer costs more than it spares.
     split_from_tokens: int = 0
+    # Let P tell the prompt's token ids and give them to D, so that D does not tokenise again.
+    tokenise_once: bool = False
     api_keys: tuple[str, ...] = ()
     handoff_age_s: float = MAX_HANDOFF_AGE_S
     # How long P is heard out when its client has left, before it is told to stop: a short

@@ -28,7 +28,7 @@ from twolane.proxy.handoff import (
     MalformedHandoffError,
     StaleHandoffError,
 )
-from twolane.proxy.ledger import Account, comment, read_answer, times_of
+from twolane.proxy.ledger import Account, comment, prompt_ids, read_answer, times_of
 from twolane.proxy.leg import Answer, Collector, LegError, Relay, open_leg, passable
 from twolane.proxy.refusal import RefusalError, from_upstream
 from twolane.proxy.release import TOLD_P, Asked, LateAnswer, Releases
@@ -68,6 +68,7 @@ class Exchange:
         self._reply = reply
         self.account = account
         self._handoff: Handoff | None = None
+        self._ids: bytes | None = None  # of the prompt's tokens, where P told them
         self.release: asyncio.Task[None] | None = None  # what goes on after the exchange
         self.broken: RefusalError | None = None  # told inside a stream that had begun
 
@@ -109,7 +110,8 @@ class Exchange:
     async def _prefill(self, handoff: Handoff, place: Reservation, d_engine: Engine) -> None:
         with ExitStack() as places:
             places.enter_context(place)
-            body, size = self._asked.body.for_prefill(), self._asked.body.size
+            asked, size = self._asked.body, self._asked.body.size
+            body = asked.for_prefill(ids=self._config.tokenise_once and asked.is_text)
             place, connection = await self._connect("prefill", size, places, place)
             answer = await self._ask_prefill(place.engine, connection, body, handoff, d_engine)
         if answer.status != 200:
@@ -153,6 +155,8 @@ class Exchange:
         read = read_answer(answer.body)
         self.account.p_times = times_of(read)
         params = bytes(read.kv_transfer_params) if read is not None else None
+        if self._config.tokenise_once:
+            self._ids = prompt_ids(answer.body)
         try:
             handoff.hold(params, answer.head_ns)
         except MalformedHandoffError as error:
@@ -164,7 +168,7 @@ class Exchange:
         place, connection = await self._connect("decode", 0, places, place)
         relay = Relay(self._reply, lambda: handoff.end("admitted"), _nothing)
         try:
-            body = self._asked.body.for_decode(handoff.use(self._config.handoff_age_s))
+            body = self._asked.body.for_decode(handoff.use(self._config.handoff_age_s), self._ids)
         except StaleHandoffError as error:
             place.engine.pool.release(connection)
             handoff.end("expired")

@@ -347,9 +347,11 @@ class _Answer:
         choice |= (
             {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
         )
-        return {
+        told = self.body.get("return_token_ids")
+        ids = {"prompt_token_ids": [ord(c) for c in self.prompt]} if told else {}
+        return (ids if self._chat else {}) | {
             "id": "cmpl-1",
-            "choices": self._choices(choice),
+            "choices": self._choices(choice if self._chat else choice | ids),
             "usage": self._usage(len(self.tokens)),
             "kv_transfer_params": self.params,
             "metrics": _METRICS,

@@ -52,7 +52,27 @@ class PrefillAnswer(msgspec.Struct):
     metrics: _Metrics | None = None
 
 
+class _Choice(msgspec.Struct):
+    prompt_token_ids: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Told(_Choice):
+    """A chat's answer tells the prompt's ids at its top, a completion's in its choices."""
+
+    choices: list[_Choice] = []
+
+
 _decode = msgspec.json.Decoder(PrefillAnswer).decode
+
+
+def prompt_ids(raw: bytes) -> bytes | None:
+    """The prompt's token ids as JSON from P's answer; None where it does not tell them."""
+    try:
+        told = msgspec.json.decode(raw, type=_Told)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    given = (bytes(one.prompt_token_ids) for one in (told, *told.choices))
+    return next((ids for ids in given if ids.startswith(b"[")), None)
 
 
 def read_answer(raw: bytes) -> PrefillAnswer | None:

@@ -70,8 +70,12 @@ class Collector:
     def on_end(self, stamp_ns: int) -> None:
         self._answer.body = b"".join(self._pieces)
         self._answer.end_ns = stamp_ns
-        if self._on_answer is not None:
-            self._on_answer(self._answer)
+        try:
+            if self._on_answer is not None:
+                self._on_answer(self._answer)
+        except Exception as defect:  # raised here, it would only close the connection
+            if not self.done.done():
+                self.done.set_exception(defect)
         if not self.done.done():
             self.done.set_result(self._answer)
 
