@@ -25,7 +25,8 @@ from twolane.engines.fleet import Fleet
 from twolane.engines.sampler import Sampler
 from twolane.errors import AnswerError, QuestionError
 from twolane.inspection import Figures, Inspector, explained
-from twolane.load.driver import CellRun, Progress, Question, Target, ask, drive
+from twolane.load.driver import CellRun, Progress, Question, Target, ask, drive, form_of
+from twolane.load.orders import Form
 from twolane.plan import PlannedRun
 from twolane.records import (
     AnyCell,
@@ -51,6 +52,7 @@ class Recorder:
     told: Told
     total: int
     needle: NeedleResult | None = None
+    form: Form = "text"
     meta: RunMeta = field(init=False)
     folder: Path = field(init=False)
     requests: Appender = field(init=False)
@@ -131,6 +133,7 @@ class Recorder:
             )
             assert fleet.front is not None
             self._remember(fleet)
+            self.form = await form_of(self._target(fleet))
             async with self.sampler.every_second({e.name: e.launch.url for e in fleet.engines}):
                 self.ready = await self.sampler.take("ready")
                 yield fleet
@@ -195,7 +198,13 @@ class Recorder:
     def _target(self, fleet: Fleet) -> Target:
         assert fleet.front is not None
         context = self.campaign.context
-        return Target("127.0.0.1", fleet.front.port, self.campaign.model.name, context=context)
+        return Target(
+            "127.0.0.1",
+            fleet.front.port,
+            self.campaign.model.name,
+            context=context,
+            form=self.form,
+        )
 
     def _keep(self, request: Request, requests: list[Request]) -> None:
         self.requests.append(request)
