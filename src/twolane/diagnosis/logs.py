@@ -157,14 +157,15 @@ def chunks(stream: BinaryIO, size: int = CHUNK) -> Iterator[Chunk]:
     tail, carry, first, index = b"\n", b"", 1, 0
     while True:
         block = stream.read(size)
-        data = carry + block
-        cut = data.rfind(b"\n") + 1 if block and len(data) < size + LONGEST else len(data)
-        body, carry = data[:cut], data[cut:]
-        if body:
+        start, data = len(tail), b"".join((tail, carry, block))
+        whole = not block or len(data) - start >= size + LONGEST
+        cut = len(data) if whole else data.rfind(b"\n") + 1  # the tail ends with one
+        data, carry = data[:cut], data[cut:]
+        if len(data) > start:
             sampled = index < EAGER_CHUNKS or index % SAMPLED == 0
-            yield Chunk(tail + body, len(tail), first, sampled)
-            tail = (b"\n" + body)[-TAIL:] if body.endswith(b"\n") else b"\n"
-            first += body.count(b"\n")
+            yield Chunk(data, start, first, sampled)
+            first += data.count(b"\n", start)
             index += 1
+            tail = data[max(start - 1, len(data) - TAIL) :] if data.endswith(b"\n") else b"\n"
         if not block:
             return

@@ -131,6 +131,8 @@ class Reading:
         template = self._known.get(key)
         if template is None:
             return min(times, MOST_MATCHES)
+        if template.news == "raised" and self.raised is not None:
+            return 0
         if template.news:
             return min(times, SAME_FIGURES if template.news == "figure" else SAME_NEWS)
         rules = {pattern.rule.id for pattern in template.patterns}
