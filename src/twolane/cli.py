@@ -315,8 +315,8 @@ def _answer(said: Said, as_json: bool) -> None:
 
 
 @cli.command()
-@click.option("--prefill", multiple=True, metavar="[NAME=]URL", help="A prefill engine.")
-@click.option("--decode", multiple=True, metavar="[NAME=]URL", help="A decode engine.")
+@click.option("--prefill", multiple=True, metavar="[NAME=]URL[*WEIGHT]", help="A prefill engine.")
+@click.option("--decode", multiple=True, metavar="[NAME=]URL[*WEIGHT]", help="A decode engine.")
 @click.option("--aggregated", multiple=True, metavar="[NAME=]URL", help="An engine for both.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True,

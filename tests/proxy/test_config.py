@@ -41,3 +41,15 @@ def test_half_a_pair_and_nothing(
 def test_one_name_for_two_engines() -> None:
     with pytest.raises(QuestionError, match="one name"):
         config_from_urls(("x=" + A,), ("x=" + B,))
+
+
+def test_a_url_may_carry_a_weight() -> None:
+    one = upstream("decode", 0, "d0=http://127.0.0.1:8200*2.5")
+    assert (one.name, one.port, one.weight) == ("d0", 8200, 2.5)
+    assert upstream("decode", 0, "http://127.0.0.1:8200").weight == 1.0
+
+
+@pytest.mark.parametrize("weight", ["", "0", "-1", "x", "nan", "inf"])
+def test_what_is_no_weight_is_refused(weight: str) -> None:
+    with pytest.raises(QuestionError, match="is no weight"):
+        upstream("prefill", 0, f"http://127.0.0.1:8100*{weight}")

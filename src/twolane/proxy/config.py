@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,10 +33,12 @@ class Upstream:
 
 def upstream(role: EngineRole, index: int, url: str) -> Upstream:
     """The engine behind `url`, e.g. `http://127.0.0.1:8100`, or `p0=http://127.0.0.1:8100`
-    where it has a name; without one it is named by role and position.
+    where it has a name; without one it is named by role and position. `*2` at the end gives it
+    twice the work of an engine without a weight.
 
     Raises QuestionError where the URL is none, or names anything but plain HTTP and a root path.
     """
+    url, weight = _weight(role, url)
     name, given, rest = url.partition("=http")
     name, url = (name, "http" + rest) if given else (f"{role}-{index}", url)
     try:
@@ -47,7 +50,22 @@ def upstream(role: EngineRole, index: int, url: str) -> Upstream:
         raise _bad_url(role, url, "not an http:// address")
     if parts.path not in ("", "/") or parts.query:
         raise _bad_url(role, url, "has a path: engines are addressed by their root")
-    return Upstream(role, name, parts.hostname, port)
+    return Upstream(role, name, parts.hostname, port, weight)
+
+
+def _weight(role: EngineRole, text: str) -> tuple[str, float]:
+    url, star, given = text.rpartition("*")
+    if not star:
+        return text, 1.0
+    try:
+        weight = float(given)
+    except ValueError:
+        weight = 0.0
+    if not 0 < weight < math.inf:
+        raise QuestionError(
+            f"{text!r}: {given!r} is no weight", place=f"--{role}", remedy="give URL*2 or URL*0.5"
+        )
+    return url, weight
 
 
 def _bad_url(role: EngineRole, url: str, why: str) -> QuestionError:
