@@ -408,6 +408,8 @@ def conformance(
     from twolane.proxy.conformance.play import play  # noqa: PLC0415
 
     chosen = [row for row in table.rows(streams) if rows in row.name]
+    if not chosen:
+        raise QuestionError(f"no row's name holds {rows!r}", place="--rows")
     told = show.nothing if as_json else show.line
     outcome = _interruptible(play(command, chosen, log, background=background, told=told))
     click.echo(msgspec.json.encode(outcome) if as_json else show.summary(outcome))

@@ -24,7 +24,7 @@ from twolane.proxy.service import Proxy
 from twolane.records import read_jsonl
 
 MUTATIONS = int(os.environ.get("TWOLANE_FUZZ", "300"))
-BATCH = 150  # at once; a mutation that only leaves an answer unfinished costs its batch SILENCE_S
+BATCH = 300  # at once; a mutation that only leaves an answer unfinished costs its batch SILENCE_S
 SILENCE_S = 1.5
 
 HIDDEN = b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}"
