@@ -11,13 +11,11 @@ import asyncio
 import contextlib
 import hashlib
 import re
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -26,11 +24,13 @@ from twolane.analysis.stats import summarise
 from twolane.clock import boot_id, now_ns, wall
 from twolane.engines import metrics
 from twolane.engines.sampler import Sampler
-from twolane.errors import AnswerError, QuestionError
-from twolane.gates.validity import DEFAULT_BLOCK, EngineRole, judge
+from twolane.errors import QuestionError
+from twolane.gates.transfers import EngineRole
+from twolane.gates.validity import DEFAULT_BLOCK, judge
 from twolane.load import workloads
 from twolane.load.calibration import calibrate
 from twolane.load.driver import CellRun, Progress, Target, drive, form_of
+from twolane.load.endpoint import Server, find
 from twolane.load.orders import Form
 from twolane.recorder import Status, Told, new_folder, versions
 from twolane.records import (
@@ -49,21 +49,9 @@ from twolane.records import (
     write_json,
 )
 
+__all__ = ["Outcome", "Server", "answer", "engines_by_name", "find", "run"]
+
 _ROLES: Final[tuple[EngineRole, ...]] = ("prefill", "decode")
-
-
-@dataclass(frozen=True)
-class Server:
-    """One OpenAI-compatible endpoint, as it described itself in /v1/models."""
-
-    host: str
-    port: int
-    model: str
-    context: int | None
-
-    @property
-    def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -118,46 +106,6 @@ async def run(
 
         bench = _Bench(server, tuple(cells), folder, tell, seed, engines or {}, chat, calibrated)
         return await bench.run()
-
-
-def find(url: str, model: str | None = None) -> Server:
-    """The server at `url`, asked for its model and context. Blocking.
-
-    Raises QuestionError for a URL or a model that cannot be, AnswerError if nobody answers.
-    """
-    parts = urlsplit(url if "//" in url else f"http://{url}")
-    if parts.scheme != "http" or not parts.hostname or parts.path.rstrip("/") not in ("", "/v1"):
-        raise QuestionError(
-            f"{url!r} is not the base URL of a server",
-            remedy="write e.g. http://127.0.0.1:8000 (plain HTTP, no path but /v1)",
-        )
-    port = parts.port or 80
-    listed = _models(f"http://{parts.hostname}:{port}")
-    names = [str(one.get("id")) for one in listed]
-    chosen = model or (names[0] if names else None)
-    if chosen is None or (names and chosen not in names):
-        raise QuestionError(
-            f"no model {model!r}" if model else "the server names no model",
-            place=url,
-            remedy=f"--model with one of: {', '.join(names)}" if names else "give --model",
-        )
-    about: dict[str, Any] = next((one for one in listed if one.get("id") == chosen), {})
-    length = about.get("max_model_len")
-    return Server(parts.hostname, port, chosen, length if isinstance(length, int) else None)
-
-
-def _models(base: str) -> list[dict[str, Any]]:
-    try:
-        with urllib.request.urlopen(f"{base}/v1/models", timeout=10) as answer:
-            told = msgspec.json.decode(answer.read())
-    except urllib.error.HTTPError:
-        return []  # it answers, and has no such list
-    except (OSError, msgspec.DecodeError) as error:
-        raise AnswerError(
-            f"/v1/models cannot be read: {error}", place=base, remedy="is the server running?"
-        ) from None
-    data = told.get("data", []) if isinstance(told, dict) else []
-    return [one for one in data if isinstance(one, dict)]
 
 
 def _refuse(server: Server, cells: Sequence[AnyCell], *, chat: bool) -> None:

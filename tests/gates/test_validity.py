@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from twolane.clock import MS, NS
-from twolane.gates.validity import EngineRole, Values, judge, judge_figures
+from twolane.gates.transfers import EngineRole, Values
+from twolane.gates.validity import judge, judge_figures
 from twolane.records import (
     AnyCell,
     Code,

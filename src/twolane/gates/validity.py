@@ -7,16 +7,13 @@ is applied its value and its limit are in the code. Definitions are those of `an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
-from typing import Final, Literal
+from typing import Final
 
-from twolane.analysis import turns
 from twolane.analysis.measures import (
     STALL_FLOOR_NS,
     Window,
-    cached_share,
     e2e_ns,
     inflight,
     lies_within,
@@ -26,27 +23,23 @@ from twolane.analysis.measures import (
     throughput_tok_s,
 )
 from twolane.clock import MS, NS
+from twolane.gates import transfers
+from twolane.gates.transfers import Counters, EngineRole, Values
 from twolane.records import (
     AnyCell,
     Code,
     GridCell,
     MixCell,
     NeedleResult,
-    RampCell,
     Request,
     TraceCell,
 )
-
-EngineRole = Literal["both", "prefill", "decode"]
-Values = Mapping[str, float]
-"""One engine's counters by sample name, as in `records.Sample.values`."""
 
 INFLIGHT_SHARE: Final = 0.95
 FEWEST_SAMPLES: Final = 10
 """Samples of the engines' gauges, one a second, from which their mean is judged."""
 
 LITTLE_TOLERANCE: Final = 0.05
-CACHE_TOLERANCE: Final = 0.01
 UNSTEADY_TOLERANCE: Final = 0.15
 UNSTEADY_MIN_E2E: Final = 10
 """Fewest median request times in a window that is judged: five in each half, so that a whole
@@ -58,40 +51,10 @@ SMALLEST_EFFECT_MS: Final = STALL_FLOOR_NS / MS
 DEFAULT_BLOCK: Final = 16
 """vLLM's block size, where the engine did not tell its own."""
 
-SOURCES: Final = ("local_compute", "local_cache_hit", "external_kv_transfer")
-TRANSFER_FAULTS: Final = {
-    "vllm:nixl_num_failed_transfers_total": "failed KV transfers",
-    "vllm:nixl_num_failed_notifications_total": "failed KV notifications",
-    "vllm:nixl_num_kv_expired_reqs_total": "KV leases that expired before they were read",
-    "vllm:nixl_num_notifications_after_expiry_total": "KV read after its lease: wrong answers",
-}
 FIXED_LENGTH: Final = ("grid", "aggressor", "fresh", "turn", "short", "long", "trace")
 """Roles whose answers must be as long as asked: their end-of-text is ignored."""
 
 PREEMPTIONS: Final = "vllm:num_preemptions_total"
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """What each engine counted during a cell: the difference of two samples, by engine."""
-
-    before: Mapping[str, Values]
-    after: Mapping[str, Values]
-    roles: Mapping[str, EngineRole]
-
-    def total(
-        self, name: str, roles: Iterable[EngineRole] = ("both", "prefill", "decode")
-    ) -> float | None:
-        """Summed over the engines of `roles`; None if none of them has it in both samples."""
-        deltas = [
-            self.after[engine][name] - self.before[engine].get(name, 0.0)
-            for engine, role in self.roles.items()
-            if role in roles and engine in self.before and name in self.after.get(engine, {})
-        ]
-        return sum(deltas) if deltas else None
-
-    def prompt_tokens(self, source: str, roles: Iterable[EngineRole]) -> float | None:
-        return self.total(f'vllm:prompt_tokens_by_source_total{{source="{source}"}}', roles)
 
 
 def judge(  # noqa: PLR0917 - the six are the evidence, in the order in which it arises
@@ -123,8 +86,8 @@ def judge(  # noqa: PLR0917 - the six are the evidence, in the order in which it
     found = [
         _needle(needle) or _missed(requests),
         _failed(requests, problem),
-        _cached(cell, requests, counters, expected_cached, block_size),
-        _degenerate(requests, counters, block_size),
+        transfers.cached(cell, requests, counters, expected_cached, block_size),
+        transfers.degenerate(requests, counters, block_size),
         _length(requests),
         _preempt(counters),
         _client(lag_p99_ms, smallest_effect_ms) or _coarse(resolution_ms, smallest_effect_ms),
@@ -205,102 +168,6 @@ def _failed(requests: Sequence[Request], problem: str | None) -> Code | None:
     if errors:
         said.append(f"{len(errors)} of {len(requests)} requests failed, first: {errors[0]}")
     return Code(code="FAILED", why="; ".join(said), value=float(len(errors)), limit=0.0)
-
-
-def _cached(
-    cell: AnyCell, requests: Sequence[Request], counters: Counters, expected: float, block: int
-) -> Code | None:
-    """What a trace shares is not known: it also depends on what an engine has room for."""
-    if isinstance(cell, TraceCell):
-        return None
-    if isinstance(cell, RampCell):
-        return _turns_cached(requests, block)
-    return _cache(requests, counters, expected)
-
-
-def _cache(requests: Sequence[Request], counters: Counters, expected: float) -> Code | None:
-    """By the engines' counters where there are some, else by the answers' own usage.
-
-    In a split the decode engine must not have cached either: it would hide transfers.
-    """
-    shares = {
-        "engines that prefill": _cached_by_engines(counters, ("both", "prefill")),
-        "decode engines": _cached_by_engines(counters, ("decode",)),
-    }
-    if all(share is None for share in shares.values()):
-        shares = {"answers' usage": cached_share(requests)}
-    for whose, share in shares.items():
-        if share is not None and abs(share - expected) > CACHE_TOLERANCE:
-            return Code(
-                code="CACHE",
-                why=f"{share:.1%} of prompt tokens were cached by the {whose}, "
-                f"expected {expected:.1%}",
-                value=share,
-                limit=expected,
-            )
-    return None
-
-
-def _turns_cached(requests: Sequence[Request], block: int) -> Code | None:
-    """Every turn must have found its history cached, and nothing else."""
-    for turn in requests:
-        share, expected = turns.cached_share(turn), turns.expected_share(turn, block)
-        if share is None or expected is None or abs(share - expected) <= CACHE_TOLERANCE:
-            continue
-        return Code(
-            code="CACHE",
-            why=f"{share:.1%} of the prompt of user {turn.user}, turn {turn.index + 1} were "
-            f"cached, expected {expected:.1%}",
-            value=share,
-            limit=expected,
-        )
-    return None
-
-
-def _cached_by_engines(counters: Counters, roles: tuple[EngineRole, ...]) -> float | None:
-    by_source = [counters.prompt_tokens(source, roles) for source in SOURCES]
-    total = sum(tokens or 0.0 for tokens in by_source)
-    return (by_source[1] or 0.0) / total if total > 0 else None
-
-
-def _degenerate(requests: Sequence[Request], counters: Counters, block: int) -> Code | None:
-    """A split that is none: the decode engine prefills itself, or KV did not arrive."""
-    if "decode" not in counters.roles.values():
-        return None
-    for name, what in TRANSFER_FAULTS.items():
-        count = counters.total(name)
-        if count:
-            return Code(code="DEGENERATE", why=f"{count:g} {what}", value=count, limit=0.0)
-    answered = [r for r in requests if r.role != "null" and r.first_ns is not None]
-    allowance = float(block * len(answered))
-    computed = counters.prompt_tokens("local_compute", ("decode",))
-    if computed is not None and computed > allowance:
-        return Code(
-            code="DEGENERATE",
-            why=f"the decode engine computed {computed:g} prompt tokens itself in "
-            f"{len(answered)} requests",
-            value=computed,
-            limit=allowance,
-        )
-    return _not_transferred(answered, counters, block)
-
-
-def _not_transferred(answered: Sequence[Request], counters: Counters, block: int) -> Code | None:
-    """A turn's history lies on the decode engine already; the rest must have come."""
-    moved = counters.prompt_tokens("external_kv_transfer", ("decode",))
-    prompt = sum(r.prompt_tokens or r.prompt_asked for r in answered)
-    held: float = sum(turns.cacheable_tokens(r, block, decoded_here=True) for r in answered)
-    if any(r.role == "trace" for r in answered):  # what its lines share is not known beforehand
-        held = counters.prompt_tokens("local_cache_hit", ("decode",)) or 0.0
-    needed = float(prompt - held - block * len(answered))
-    if moved is None or moved >= needed:
-        return None
-    return Code(
-        code="DEGENERATE",
-        why=f"KV of {moved:g} prompt tokens reached the decode engine, {needed:g} were needed",
-        value=moved,
-        limit=needed,
-    )
 
 
 def _length(requests: Sequence[Request]) -> Code | None:
