@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.diagnosis.fleet import DENSE, pair
 
-from twolane.diagnosis.commands import load_deployment, run_check, run_diagnose
+from twolane.diagnosis.commands import config_paths, load_deployment, run_check, run_diagnose
 from twolane.errors import QuestionError
 
 LOGS = Path(__file__).parent / "logs"
@@ -85,3 +85,22 @@ def test_bad_questions_name_their_place(call: object, place: str) -> None:
     with pytest.raises(QuestionError) as error:
         call()  # type: ignore[operator]
     assert (error.value.place, error.value.exit_code) == (place, 2)
+
+
+def test_a_hub_models_config_is_read_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    snapshot = tmp_path / "hub/models--Org--Model/snapshots/0123"
+    snapshot.mkdir(parents=True)
+    (snapshot.parent / "gone").mkdir()
+    (snapshot.parent / "gone/config.json").symlink_to(tmp_path / "nowhere")
+    (snapshot / "config.json").write_text(json.dumps(DENSE))
+    engines = [{"name": "e0", "argv": ["vllm", "serve", "Org/Model"]}]
+    path = tmp_path / "engines.json"
+    path.write_text(json.dumps({"engines": engines}))
+    assert load_deployment(path).model_config == DENSE
+    assert config_paths("a\0b") == [Path("a\0b/config.json")]
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "elsewhere"))
+    assert load_deployment(path).model_config is None

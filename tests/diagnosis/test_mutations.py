@@ -73,6 +73,8 @@ def mutated(draw: st.DrawFn) -> Deployment:
         platform=draw(st.sampled_from(["cuda", "cpu", "rocm"])),
         device_gib=draw(st.one_of(st.none(), st.floats())),
         prefill_tok_s=draw(st.one_of(st.none(), st.floats())),
+        free_gib=draw(st.one_of(st.none(), st.floats())),
+        addresses=draw(st.lists(st.sampled_from(["10.0.0.1", "x", ""]), max_size=2)),
     )
 
 

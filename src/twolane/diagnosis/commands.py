@@ -6,6 +6,7 @@ Exit codes: 0 nothing found, 1 findings, 2 a bad question (raised as QuestionErr
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -40,14 +41,37 @@ def load_deployment(path: Path) -> Deployment:
 
 
 def with_model(deployment: Deployment) -> Deployment:
-    """The deployment with the config.json of its model, if it has none and the folder is here."""
+    """The deployment with the config.json of its model, if it has none and the model is here."""
     if deployment.model_config is not None:
         return deployment
     for engine in deployment.engines:
         model = Side(engine, deployment).args.model
-        if model and (config := model_config(Path(model) / "config.json")) is not None:
-            return msgspec.structs.replace(deployment, model_config=config)
+        for path in config_paths(model) if model else ():
+            if (config := model_config(path)) is not None:
+                return msgspec.structs.replace(deployment, model_config=config)
     return deployment
+
+
+def config_paths(model: str) -> list[Path]:
+    """Where the config.json of `model` may be: in its folder, or in the hub's cache, newest first.
+
+    The cache lies where huggingface_hub has it: HF_HUB_CACHE, HF_HOME/hub or ~/.cache.
+    """
+    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+    cache = Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
+    try:
+        snapshots = (cache / f"models--{model.replace('/', '--')}").glob("snapshots/*/config.json")
+        cached = sorted(snapshots, key=_age)
+    except (OSError, ValueError):  # no name of a file
+        cached = []
+    return [Path(model) / "config.json", *cached]
+
+
+def _age(path: Path) -> float:
+    try:
+        return -path.stat().st_mtime
+    except OSError:  # a link into a cache that was cleaned
+        return 0.0
 
 
 def model_config(path: Path) -> dict[str, object] | None:

@@ -38,7 +38,7 @@ def host_memory(deployment: Deployment, sides: list[Side]) -> Iterator[Hit]:
     free = deployment.free_gib
     asked = {s.name: kv_available(s) for s in sides if s.platform == "cpu"}
     total = sum(size or 0 for size in asked.values()) / GIB
-    if free is None or total <= free:
+    if not asked or free is None or total <= free:
         return
     largest = max(asked, key=lambda name: asked[name] or 0)
     yield Hit(f"{total:.0f} GiB asked for, {free:.0f} GiB free", KV_SPACE, side=largest)
