@@ -15,6 +15,7 @@ from twolane.records import (
     GridCell,
     InterferenceCell,
     Ledger,
+    MixCell,
     NeedleAnswer,
     NeedleResult,
     RampCell,
@@ -327,6 +328,20 @@ def test_a_router_that_holds_requests_back_is_seen_at_the_engines(
 ) -> None:
     found = judge(GRID, CLEAN, WINDOW, {}, {}, {}, engines_held=held)
     assert [code.code for code in found] == (["INFLIGHT"] if coded else [])
+
+
+MIX = MixCell(id="mix", prompt=100, share=0, rate=50, short=100, output=10, seconds=2)
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "coded"), [(8, 4, False), (400, 360, False), (400, 200, True)]
+)
+def test_an_open_loop_is_unsteady_only_beyond_chance(early: int, late: int, coded: bool) -> None:
+    """`early` requests in the window's first half, `late` in its second."""
+    sent = [500 + 900 * i / early for i in range(early)]
+    sent += [1500 + 900 * i / late for i in range(late)]
+    arrived = [request(send_ms, role="short", gap_ms=1) for send_ms in sent]
+    assert ("UNSTEADY" in codes(arrived, cell=MIX)) == coded
 
 
 # ---------------------------------------------------------------------------------- conversation

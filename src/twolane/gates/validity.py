@@ -93,7 +93,7 @@ def judge(  # noqa: PLR0917 - the six are the evidence, in the order in which it
         _client(lag_p99_ms, smallest_effect_ms) or _coarse(resolution_ms, smallest_effect_ms),
     ]
     if isinstance(cell, MixCell) and window_ns is not None:
-        found.append(_unsteady(requests, window_ns))
+        found.append(_unsteady(requests, window_ns, _chance(requests)))
     if isinstance(cell, MixCell | TraceCell):
         found.append(_late(requests, smallest_effect_ms))
     if isinstance(cell, GridCell) and window_ns is not None:
@@ -278,7 +278,12 @@ def _late(requests: Sequence[Request], smallest_effect_ms: float) -> Code | None
     )
 
 
-def _unsteady(requests: Sequence[Request], window: Window) -> Code | None:
+def _chance(requests: Sequence[Request]) -> float:
+    """Three standard deviations of what two halves of a Poisson process differ by, relative."""
+    return 3 * (4 / max(1, sum(r.role != "warmup" for r in requests))) ** 0.5
+
+
+def _unsteady(requests: Sequence[Request], window: Window, chance: float = 0.0) -> Code | None:
     """Not judged in a short window: its halves differ by the waves of a few prefills."""
     usual = median([e2e_ns(r) or 0 for r in requests if r.last_ns is not None])
     if usual is None or window[1] - window[0] < UNSTEADY_MIN_E2E * usual:
@@ -287,11 +292,11 @@ def _unsteady(requests: Sequence[Request], window: Window) -> Code | None:
     halves = [(window[0], middle), (middle, window[1])]
     for what, measure in (("throughput", throughput_tok_s), ("in-flight", inflight)):
         first, second = (measure(requests, half) or 0.0 for half in halves)
-        if first and abs(second / first - 1) > UNSTEADY_TOLERANCE:
+        if first and abs(second / first - 1) > max(UNSTEADY_TOLERANCE, chance):
             return Code(
                 code="UNSTEADY",
                 why=f"{what} went from {first:.1f} in the window's first half to {second:.1f}",
                 value=second / first - 1,
-                limit=UNSTEADY_TOLERANCE,
+                limit=max(UNSTEADY_TOLERANCE, chance),
             )
     return None
