@@ -8,6 +8,7 @@ is applied its value and its limit are in the code. Definitions are those of `an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import sqrt
 from statistics import fmean, stdev
 from typing import Final
 
@@ -243,7 +244,7 @@ def _held(cell: GridCell, held: Sequence[float]) -> Code | None:
     if len(held) < FEWEST_SAMPLES:
         return None
     mean, limit = fmean(held), INFLIGHT_SHARE * cell.users
-    if mean + 3 * stdev(held) / len(held) ** 0.5 >= limit:
+    if mean + 3 * stdev(held) / sqrt(len(held)) >= limit:
         return None
     why = f"the engines held {mean:.1f} requests on average, {cell.users} were asked for"
     return Code(code="INFLIGHT", why=why, value=mean, limit=limit)
@@ -280,7 +281,7 @@ def _late(requests: Sequence[Request], smallest_effect_ms: float) -> Code | None
 
 def _chance(requests: Sequence[Request]) -> float:
     """Three standard deviations of what two halves of a Poisson process differ by, relative."""
-    return 3 * (4 / max(1, sum(r.role != "warmup" for r in requests))) ** 0.5
+    return 3 * sqrt(4 / max(1, sum(r.role != "warmup" for r in requests)))
 
 
 def _unsteady(requests: Sequence[Request], window: Window, chance: float = 0.0) -> Code | None:
