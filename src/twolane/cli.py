@@ -331,6 +331,8 @@ def _answer(said: Said, as_json: bool) -> None:
               help="Prompt tokens one prefill engine is given at a time; more wait.")  # fmt: skip
 @click.option("--decode-limit", type=click.IntRange(1), metavar="N",
               help="Requests one decode engine is given at a time; more wait.")  # fmt: skip
+@click.option("--retry-share", type=click.FloatRange(0, 1),
+              help="Share of requests asked again where an engine broke off.")  # fmt: skip
 @click.option("--tokenise-once", is_flag=True, default=None,
               help="Give P's token ids to D, so that D does not tokenise again.")  # fmt: skip
 @click.option("--queue", "queue_limit", type=click.IntRange(0), metavar="N",

@@ -100,6 +100,9 @@ class ProxyConfig:
     ageing_tokens_s: float = 5000.0
     # Prompts of fewer tokens go straight to one engine: a transfer costs more than it spares.
     split_from_tokens: int = 0
+    # The share of requests that may be asked again from the beginning, where an engine's connection
+    # broke before the client saw anything.
+    retry_share: float = 0.0
     # Let P tell the prompt's token ids and give them to D, so that D does not tokenise again.
     tokenise_once: bool = False
     api_keys: tuple[str, ...] = ()

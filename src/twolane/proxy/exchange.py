@@ -32,6 +32,7 @@ from twolane.proxy.ledger import Account, comment, prompt_ids, read_answer, time
 from twolane.proxy.leg import Answer, Collector, LegError, Relay, open_leg, passable
 from twolane.proxy.refusal import RefusalError, from_upstream
 from twolane.proxy.release import TOLD_P, Asked, LateAnswer, Releases
+from twolane.proxy.retry import RetryBudget
 from twolane.records import Ledger
 from twolane.wire.http1 import ClientConnection, Payload, WireError, payload_size
 
@@ -48,6 +49,7 @@ class Services:
     releases: Releases
     admission: Admission
     meter: TokenMeter
+    retries: RetryBudget
 
 
 def _nothing() -> None:
@@ -64,6 +66,7 @@ class Exchange:
         self._releases = services.releases
         self._admission = services.admission
         self._meter = services.meter
+        self._retries = services.retries
         self._asked = asked
         self._reply = reply
         self.account = account
@@ -91,7 +94,20 @@ class Exchange:
     # ---------------------------------------------------------------------------------- split
 
     async def split(self) -> None:
-        """Through P and then D. Raises RefusalError."""
+        """Through P and then D; once more from the beginning where a connection broke before the
+        client saw anything, and the budget allows it. Raises RefusalError."""
+        self._retries.earn()
+        while True:
+            try:
+                await self._split()
+                return
+            except RefusalError as refusal:
+                if not refusal.again or self._reply.started or not self._retries.take():
+                    raise
+                log.warning("request %s: asked again: %s", self._asked.id, refusal)
+
+    async def _split(self) -> None:
+        """One handoff's way. It is never used for another attempt: D may have read it."""
         handoff = self._handoff = self._book.ask()
         got = await self._admission.enter(self._asked.body.size)
         with ExitStack() as places:
@@ -259,7 +275,9 @@ class Exchange:
             timed_out = error.kind == "timeout"
         if timed_out:
             return RefusalError(504, "the engine did not answer in time", why=str(error))
-        return RefusalError(502, "the engine closed the connection early", why=str(error))
+        refusal = RefusalError(502, "the engine closed the connection early", why=str(error))
+        refusal.again = True
+        return refusal
 
     def _finish(self, relay: Relay) -> None:
         answer = relay.answer

@@ -15,9 +15,7 @@ from prometheus_client.registry import Collector
 
 from twolane.analysis.attribution import parts
 from twolane.clock import NS
-from twolane.proxy.admission import Admission
-from twolane.proxy.fleet import Fleet
-from twolane.proxy.handoff import HandoffBook
+from twolane.proxy.exchange import Services
 from twolane.records import Ledger, Request
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -27,10 +25,11 @@ _BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 class _Live(Collector):
     """Reads the handoff book and the fleet at the moment of the scrape."""
 
-    def __init__(self, book: HandoffBook, fleet: Fleet, admission: Admission) -> None:
-        self._book = book
-        self._fleet = fleet
-        self._admission = admission
+    def __init__(self, services: Services) -> None:
+        self._book = services.book
+        self._fleet = services.fleet
+        self._admission = services.admission
+        self._retries = services.retries
 
     def describe(self) -> list[Metric]:
         return []
@@ -50,6 +49,7 @@ class _Live(Collector):
         admission = self._admission
         yield GaugeMetricFamily("twolane_waiting", "Requests in the queue.", admission.waiting)
         yield CounterMetricFamily("twolane_refused", "Turned away by it.", admission.refused)
+        yield CounterMetricFamily("twolane_retries", "Asked again.", self._retries.used)
         yield from self._engines()
 
     def _engines(self) -> Iterator[Metric]:
@@ -74,11 +74,11 @@ class _Live(Collector):
 class Metrics:
     """Counters of one proxy."""
 
-    def __init__(self, book: HandoffBook, fleet: Fleet, admission: Admission) -> None:
+    def __init__(self, services: Services) -> None:
         self._answers: dict[tuple[str, int], Counter] = {}
         self._by_part: dict[str, Histogram] = {}
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Live(book, fleet, admission))
+        self._registry.register(_Live(services))
         self.requests = Counter(
             "twolane_requests", "Answers.", ["path", "status"], registry=self._registry
         )

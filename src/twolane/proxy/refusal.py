@@ -44,6 +44,7 @@ class RefusalError(Exception):
         super().__init__(why or message)
         self.status = status
         self.error = ErrorBody(message, kind or error_type(status), None, status)
+        self.again = False  # whether the engines may be asked once more
         self.retry_after_s: int | str | None = _RETRY_AFTER_S if status in (429, 503) else None
 
     @property

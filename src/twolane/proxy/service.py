@@ -28,6 +28,7 @@ from twolane.proxy.ledger import REQUEST_HEADER, Account, LedgerLine
 from twolane.proxy.metrics import CONTENT_TYPE, Metrics
 from twolane.proxy.refusal import RefusalError
 from twolane.proxy.release import Asked, Releases
+from twolane.proxy.retry import RetryBudget
 from twolane.proxy.warm import Pair
 from twolane.records import Appender
 from twolane.wire.http1 import Payload
@@ -64,10 +65,17 @@ class Proxy:
         self.releases = Releases(config, self.fleet)
         self.meter = TokenMeter()
         self.admission = Admission(config, self.fleet, self.meter)
+        self.retries = RetryBudget(config.retry_share)
         self.services = Services(
-            config, self.fleet, self.book, self.releases, self.admission, self.meter
+            config,
+            self.fleet,
+            self.book,
+            self.releases,
+            self.admission,
+            self.meter,
+            self.retries,
         )
-        self.metrics = Metrics(self.book, self.fleet, self.admission)
+        self.metrics = Metrics(self.services)
         self.clients: Members[ClientSide] = Members()
         self.replies: Members[Reply] = Members()
         self.draining = False
