@@ -107,7 +107,7 @@ async def test_mutated_requests(
     dice = random.Random(seed)
     file = tmp_path / "ledger.jsonl"
     async with rig(ledger=file) as r:
-        for _ in range(max(1, MUTATIONS // 2 // BATCH)):
+        for _ in range(-(-MUTATIONS // 2 // BATCH)):
             texts = [mutate(dice.choice(REQUESTS), dice) for _ in range(BATCH)]
             await asyncio.gather(*(until_closed(r.port, text) for text in texts))
             assert (await r.ask(completion())).text == expected()
@@ -182,7 +182,7 @@ async def test_mutated_answers(caplog: pytest.LogCaptureFixture) -> None:
         return await (await call(port, completion(prompt))).answer(PATIENCE_S)
 
     async with before(answer) as port:
-        for _ in range(max(1, MUTATIONS // BATCH)):
+        for _ in range(-(-MUTATIONS // BATCH)):
             prompts = ["bad", "good"] * BATCH
             answers = await asyncio.gather(*(one(port, prompt) for prompt in prompts))
             for prompt, got in zip(prompts, answers, strict=True):
