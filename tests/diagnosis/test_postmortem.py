@@ -218,3 +218,12 @@ def test_what_happened_before_the_stop_counts_and_a_remark_is_never_the_cause(
     log.write_text(STARTED + DEAD)
     answer = diagnose([log])
     assert (answer.cause, answer.findings[0].rule) == (None, "RUN13")
+
+
+def test_a_killed_worker_whose_exit_code_was_not_known_yet(tmp_path: Path) -> None:
+    log = tmp_path / "e0.log"
+    cancelled = KILLED.replace("-9", "None") + f"{CORE} ERROR 11-29 18:01:35 [core.py:1512] "
+    log.write_text(STARTED + cancelled + "RuntimeError: cancelled\n" + DEAD)
+    answer = diagnose([log])
+    assert answer.cause == "RUN08"
+    assert "OOM killer" in answer.findings[0].fix

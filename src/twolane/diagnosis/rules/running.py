@@ -11,6 +11,8 @@ from twolane.diagnosis.rules.transfers import SILENT
 from twolane.diagnosis.service import Service
 
 EXITS = {
+    # The monitor looks before the process is reaped: multiproc_executor.py:315 of 0.32.
+    "None": "killed from outside (kernel OOM killer: see dmesg) or crashed: read its last lines",
     "-9": "killed from outside: look for the kernel OOM killer (dmesg; host memory) and the "
     "container's limit",
     "-11": "segmentation fault: look for UCX or NIXL frames and a core file",
@@ -50,7 +52,7 @@ RULES = (
         confirmed="source",
         seen="v1/executor/multiproc_executor.py",
         rank=SYMPTOM,
-        log=(r"Worker proc (\S+) died unexpectedly \(exit code: (-?\d+)\)",),
+        log=(r"Worker proc (\S+) died unexpectedly \(exit code: (-?\d+|None)\)",),
         tell=exit_meaning,
     ),
     Rule(
