@@ -18,6 +18,7 @@ from twolane.clock import now_ns
 from twolane.config import Campaign
 from twolane.engines import installed, ports
 from twolane.engines.fleet import Fleet
+from twolane.engines.hosttime import HostTime
 from twolane.errors import AnswerError, GateError, QuestionError, TwolaneError
 from twolane.gates import needle
 from twolane.gates.validity import judge
@@ -204,8 +205,10 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
     if refused := await fleet.reset_caches():
         codes.append(Code(code="RESET", why=f"prefix cache not emptied: {', '.join(refused)}"))
     before = await recorder.sampler.take(f"begin:{cell.id}")
+    began = HostTime.read(fleet.pids)
     requests: list[Request] = []
     result = await recorder.drive(fleet, cell, requests)
+    foreign_share = began.foreign_share(HostTime.read(fleet.pids))
     after = await recorder.sampler.take(f"end:{cell.id}")
     codes += judge(
         cell,
@@ -219,6 +222,8 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
         problem=result.problem,
         lag_p99_ms=result.lag_p99_ms,
         engines_held=recorder.sampler.in_flight(result.window_ns),
+        # A GPU host has cores to spare; where an engine is a core, others' work is its handicap.
+        foreign_share=foreign_share if recorder.on_cores else None,
     )
     recorder.cells.append(
         CellSummary(

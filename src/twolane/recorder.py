@@ -112,6 +112,11 @@ class Recorder:
             )
         )
 
+    @property
+    def on_cores(self) -> bool:
+        """Whether the engines run on CPU cores rather than GPUs."""
+        return self.campaign.models.node.platform == "cpu"
+
     @contextlib.asynccontextmanager
     async def launched(self) -> AsyncIterator[Fleet]:
         """The run's engines, up and watched; stopped and recorded whatever happens.

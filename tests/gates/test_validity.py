@@ -394,6 +394,12 @@ def test_a_client_that_stalls_by_itself_claims_nothing_smaller(
     assert [(code.code, code.value) for code in found] == ([("CLIENT", 80)] if coded else [])
 
 
+@pytest.mark.parametrize(("share", "coded"), [(None, False), (0.03, False), (0.25, True)])
+def test_busy(share: float | None, coded: bool) -> None:
+    found = judge(GRID, CLEAN, WINDOW, {}, {}, {}, foreign_share=share)
+    assert [(code.code, code.value) for code in found] == ([("BUSY", 0.25)] if coded else [])
+
+
 # ----------------------------------------------------------------------------- published figures
 
 

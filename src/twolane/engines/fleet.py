@@ -126,6 +126,11 @@ class Fleet:
         return [e.process for e in self.engines] + ([self.front.process] if self.front else [])
 
     @property
+    def pids(self) -> list[int]:
+        """Roots of the engines' and the router's process trees."""
+        return [p.pid for p in self._processes()]
+
+    @property
     def broken(self) -> bool:
         """Whether an engine or the router has ended; `watch` says which and why."""
         return any(p.ended for p in self._processes())

@@ -46,6 +46,10 @@ UNSTEADY_MIN_E2E: Final = 10
 """Fewest median request times in a window that is judged: five in each half, so that a whole
 request more or less in one of them is within the tolerance."""
 
+FOREIGN_SHARE: Final = 0.1
+"""Others' share of the host's CPU time. An idle desktop and the kernel's own work stay under 3 %;
+at 10 %, on two cores, an engine pinned to one of them may have lost a fifth of it."""
+
 SMALLEST_EFFECT_MS: Final = STALL_FLOOR_NS / MS
 """The smallest stall that is claimed, unless the caller claims less."""
 
@@ -74,6 +78,7 @@ def judge(  # noqa: PLR0917 - the six are the evidence, in the order in which it
     resolution_ms: float | None = None,
     engines_held: Sequence[float] = (),
     smallest_effect_ms: float = SMALLEST_EFFECT_MS,
+    foreign_share: float | None = None,
 ) -> list[Code]:
     """Every code that the cell earned, at most one of each.
 
@@ -197,6 +202,17 @@ def _preempt(counters: Counters) -> Code | None:
     if not count:
         return None
     return Code(code="PREEMPT", why=f"{count:g} preemptions", value=count, limit=0.0)
+
+
+def _busy(foreign_share: float | None) -> Code | None:
+    if foreign_share is None or foreign_share <= FOREIGN_SHARE:
+        return None
+    return Code(
+        code="BUSY",
+        why=f"other programs had {foreign_share:.0%} of this host's CPU time during the cell",
+        value=foreign_share,
+        limit=FOREIGN_SHARE,
+    )
 
 
 def _client(lag_p99_ms: float | None, smallest_effect_ms: float) -> Code | None:
