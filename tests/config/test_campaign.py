@@ -152,3 +152,8 @@ def test_a_plan_is_the_same_twice_and_keys_follow_the_work(tmp_path: Path) -> No
     assert [p.key for p in plan.runs(demo)] == [p.key for p in plan.runs(load_campaign(DEMO))]
     other = load_campaign(changed(tmp_path, "name: demo", "name: demo\nseed: 2"))
     assert {p.key for p in plan.runs(other)}.isdisjoint(p.key for p in plan.runs(demo))
+
+
+def test_a_models_file_is_told_from_a_campaign() -> None:
+    with pytest.raises(ConfigError, match="a models file, not a campaign"):
+        load_campaign(CONFIGS / "cpu.yaml")

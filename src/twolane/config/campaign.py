@@ -110,6 +110,12 @@ def load_campaign(path: Path) -> Campaign:
     Raises QuestionError or, at the fault's place, ConfigError.
     """
     file = source.read(path)
+    if isinstance(file.data.get("models"), dict):
+        raise file.fault(
+            ("models",),
+            "this is a models file, not a campaign",
+            "name a campaign, which says `models: FILE`; see configs/demo.yaml",
+        )
     shape = file.shaped(CampaignShape)
     models = load_models(path.parent / shape.models)
     if shape.model not in models.models:

@@ -97,6 +97,7 @@ def judge(  # noqa: PLR0917 - the six are the evidence, in the order in which it
         _length(requests),
         _preempt(counters),
         _client(lag_p99_ms, smallest_effect_ms) or _coarse(resolution_ms, smallest_effect_ms),
+        _busy(foreign_share),
     ]
     if isinstance(cell, MixCell) and window_ns is not None:
         found.append(_unsteady(requests, window_ns, _chance(requests)))
