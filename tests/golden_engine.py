@@ -42,6 +42,7 @@ class Pace:
     ledger: bool = False
     ends_after: int | None = None  # tokens, then the end of the text, whatever was asked
     at_once: int | None = None  # requests that it knows of; a router holds back the others
+    resets: bool = True  # whether it empties its cache when it is told to
     bytewise: bool = True  # whether a byte is a token to it, or four are one
     cache_block: int | None = None  # tokens; with it, prompts and answers are cached by blocks
     knows: bool = False  # whether it answers with the fact that was asked for
@@ -82,6 +83,11 @@ class GoldenEngine:
             return 0
         seen = max((_shared(prompt, text) for text in self.cached), default=0)
         return min(seen, len(prompt) - 1) // block * block
+
+    def reset(self) -> bool:
+        if self.pace.resets:
+            self.cached.clear()
+        return self.pace.resets
 
     @property
     def full(self) -> bool:
@@ -143,7 +149,9 @@ class _Connection(asyncio.Protocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        if self._parser.get_method() == b"POST" and self._url != b"/null":
+        if self._url == b"/reset_prefix_cache":
+            self.respond(200, {"success": self.engine.reset()})
+        elif self._parser.get_method() == b"POST" and self._url != b"/null":
             self._generate(json.loads(b"".join(self._body)))
         else:
             self.respond(200, self._lookup())

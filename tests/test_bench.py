@@ -58,6 +58,23 @@ async def test_a_spoilt_cell_is_not_good_and_says_why(tmp_path: Path) -> None:
     assert outcome.meta.status == "done"
 
 
+@pytest.mark.parametrize(("resets", "codes"), [(True, []), (False, ["RESET", "CACHE"])])
+async def test_caches_of_the_named_engines_are_emptied_before_each_cell(
+    tmp_path: Path, resets: bool, codes: list[str]
+) -> None:
+    cell = parse_cell("fresh 600 out=4")
+    async with serve(Pace(gap_s=0.002, cache_block=16, resets=resets)) as (_, port):
+        server = await asyncio.to_thread(bench.find, f"http://127.0.0.1:{port}")
+        outcome = await bench.run(
+            server, [cell, cell], tmp_path, told.append, seed=1, calibrated=False,
+            engines={"engine0": server.url},
+        )  # fmt: skip
+    assert [code.code for code in outcome.cells[1].codes] == codes
+    (run,) = load(outcome.folder).runs
+    marks = [sample.mark for sample in run.samples() if sample.mark is not None]
+    assert marks == [f"begin:{cell.id}", f"end:{cell.id}"] * 2
+
+
 async def test_a_prompt_that_cannot_fit_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
     told.clear()
     with pytest.raises(QuestionError, match="context is 100000"):

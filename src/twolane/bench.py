@@ -14,6 +14,7 @@ import re
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 
@@ -315,7 +316,10 @@ def _block_size(values: dict[str, float]) -> int:
 def _reset(url: str) -> bool | None:
     """Whether the cache was emptied; None where the engine has no such route or no answer."""
     request = urllib.request.Request(f"{url}/reset_prefix_cache", method="POST")
-    with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=30) as answer:
+    with (
+        contextlib.suppress(OSError, HTTPException),
+        urllib.request.urlopen(request, timeout=30) as answer,
+    ):
         return b"true" in answer.read().lower()
     return None
 

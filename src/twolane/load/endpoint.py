@@ -5,6 +5,7 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -59,7 +60,7 @@ def _models(base: str) -> list[dict[str, Any]]:
             told = msgspec.json.decode(answer.read())
     except urllib.error.HTTPError:
         return []  # it answers, and has no such list
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, HTTPException, msgspec.DecodeError) as error:
         raise AnswerError(
             f"/v1/models cannot be read: {error}", place=base, remedy="is the server running?"
         ) from None
