@@ -74,8 +74,8 @@ RULES = (
         when="a worker is busy/hung for 60 s",
         so="Requests are slower or are retried.",
         fix=(
-            "Harmless during compile/capture at start-up; when serving it means a hung rank"
-            " (look at Xid, NCCL, NIXL)."
+            "While serving it means a hung rank: py-spy dump the workers, look for Xid, NCCL and "
+            "NIXL lines. During compilation at start-up it is harmless."
         ),
         source=("shm_broadcast.py:108,750,871 (INFO in 0.32); vllm#37250, #44185, #46611"),
         confirmed="source",
@@ -209,7 +209,7 @@ RULES = (
         title="an error that no rule knows",
         severity="error",
         when="an uncaught exception ended the engine, and no other rule explains it",
-        so="Requests fail or hang.",
+        so="The engine stops, or never becomes ready.",
         fix=(
             "Read the last line of the traceback in the evidence; report it, so that a rule"
             " can be written."
@@ -242,7 +242,7 @@ RULES = (
         title="model folder broken or missing",
         severity="error",
         when="the model path has no readable config.json, weights or tokenizer",
-        so="Requests fail or hang.",
+        so="The engine refuses to start.",
         fix=(
             "Check the folder: config.json, the safetensors files (sizes against the index)"
             " and the tokenizer; copy it again if one is short."
@@ -269,7 +269,7 @@ RULES = (
         title="killed or out of host memory",
         severity="error",
         when="the kernel or a person ended a process of the engine",
-        so="Requests fail or hang.",
+        so="The engine stops, or never starts; every request in flight is lost.",
         fix=(
             "exit -9 is a kill from outside: look for the kernel OOM killer (dmesg) and the"
             " memory limit of the container; leave room for weights, KV cache and both "
