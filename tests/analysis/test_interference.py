@@ -144,6 +144,15 @@ def test_a_cell_tells_the_worst_of_the_real_shots_and_of_the_null_shot_apart() -
     assert values["victims"] == 2
 
 
+def test_quiet_speed_is_that_of_the_real_shots_and_the_null_runs_stands_apart() -> None:
+    slow = victim([40.0 * i for i in range(151)], shot=0)
+    requests = [slow, fired(2005, 4005, shot=0), victim(STEADY), fired(2005, 2490)]
+    values = stats.summarise(CELL, requests, (0, NS))
+    assert (values["quiet_gap_ms"], values["null_quiet_gap_ms"]) == (20, 40)
+    assert values["quiet_rate_tok_s"] == pytest.approx(50, rel=0.01)
+    assert values["null_quiet_rate_tok_s"] == pytest.approx(25, rel=0.01)
+
+
 def test_one_stream_that_did_not_recover_decides() -> None:
     lost = victim(every_20_ms(0, 2000), end_ms=6000, index=1)
     values = stats.summarise(CELL, [victim(STEADY), lost, fired(2005, 2490)], (0, NS))

@@ -220,17 +220,26 @@ def _interference(requests: Sequence[Request]) -> Values:
     """Worst over the victims of the real shots, and of the null shot as `null_*`."""
     seen = victims(requests)
     hit = [victim for victim in seen if not victim.null]
+    null = [victim for victim in seen if victim.null]
     fired = [r for r in requests if r.role == "aggressor"]
     aggressor = percentile(_ttfts_ms(fired), 50)
     return {
         **_counts([r for r in requests if r.role != "null"]),
         "victims": float(len(hit)),
-        "quiet_gap_ms": median(v.quiet_gap_ms for v in seen if v.quiet_gap_ms is not None),
-        "quiet_rate_tok_s": median(v.quiet_rate_tok_s for v in seen),
         "aggressor_ttft_ms": aggressor,
         "hit_s": median(seconds_of(v.phases.hit) for v in hit),
+        **_quiet(hit, ""),
         **_worst(hit, ""),
-        **_worst([victim for victim in seen if victim.null], "null_"),
+        **_quiet(null, "null_"),
+        **_worst(null, "null_"),
+    }
+
+
+def _quiet(over: Sequence[Victim], prefix: str) -> Values:
+    """How the streams ran before anything was sent beside them."""
+    return {
+        f"{prefix}quiet_gap_ms": median(v.quiet_gap_ms for v in over if v.quiet_gap_ms is not None),
+        f"{prefix}quiet_rate_tok_s": median(v.quiet_rate_tok_s for v in over),
     }
 
 
