@@ -57,7 +57,7 @@ class Seen:
 async def dead(
     campaign: Campaign, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[dict[str, Seen]]:
-    """Every start-up failure that this session asks for, two engines at a time, one a core."""
+    """Every start-up failure that this test run asks for, two engines at a time, one a core."""
     folder = tmp_path_factory.mktemp("failures")
     asked = [getattr(item, "callspec", None) for item in request.session.items]
     ids = {call.params["failure"].id for call in asked if call and "failure" in call.params}

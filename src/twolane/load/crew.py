@@ -175,7 +175,7 @@ class Crew:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=LINE_LIMIT,
-            start_new_session=True,  # its share of the cores is its own, not this session's
+            start_new_session=True,  # its share of the cores is its own, not its parent's
             env=os.environ | {"PYTHONPATH": import_path()},
         )
         self._workers.append(worker)
