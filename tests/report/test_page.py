@@ -57,7 +57,7 @@ def test_it_has_every_section_in_order(folder: Path) -> None:
 def test_every_chart_is_named_and_has_its_table(folder: Path) -> None:
     page = html(load(folder))
     images = re.findall(r'<(?:svg|div)[^>]*role="img"[^>]*>', page)
-    assert len(images) == 8 + 3 + 6  # strips of three arms and the null run, pauses, ledgers
+    assert len(images) == 12 + 3 + 6  # strips of three arms and their null runs, pauses, ledgers
     assert all("aria-label=" in image for image in images)
     assert page.count("<table") == 2 + 2 + 1 + 1 + 1 + 1
 
@@ -80,7 +80,7 @@ def test_disagreeing_greedy_text_is_shown_and_excludes_the_arm(tmp_path: Path) -
 
 def test_blocks_bring_intervals_and_the_other_shots(tmp_path: Path) -> None:
     page = html(load(make(tmp_path / "r", blocks=3)))
-    assert "The other 6 shots" in page
+    assert "The other 6 shots and 8 null runs" in page
     assert '<b class="better">better</b>' in page
     assert re.search(r"0\.021. <span class=\"span\">\[0\.\d+, 0\.\d+\]", page)
 

@@ -28,7 +28,7 @@ def test_one_block_answers_with_its_numbers_and_is_indicative(tmp_path: Path) ->
     assert sentence.startswith("While a 6,000-token prompt was prefilled, the readers' worst pause")
     assert "2,206 ms with two copies at budget 2,048" in sentence
     assert "310 ms with two copies at budget 256" in sentence
-    assert "46 ms with the split (the client alone: 19 ms)" in sentence
+    assert "46 ms with the split (null run: 19 ms)" in sentence
     assert "the split changed the long prompt's first token from 3,350 ms to 3,446 ms" in sentence
     assert "Indicative: one block" in sentence
     assert "better" not in sentence
@@ -38,6 +38,16 @@ def test_three_blocks_give_a_verdict(tmp_path: Path) -> None:
     sentence = said(make(tmp_path / "r", blocks=3))
     assert "Over 3 blocks the split is better than two copies at budget 2,048 (0.02" in sentence
     assert "Indicative" not in sentence
+
+
+def test_each_arm_is_held_against_its_own_null_run(tmp_path: Path) -> None:
+    calm = dataclasses.replace(ARMS[2], pauses_ms=(27.0,))
+    slow = dataclasses.replace(ARMS[1], beat=1.8)
+    sentence = said(make(tmp_path / "r", arms=(ARMS[0], slow, calm)))
+    assert "with two copies at budget 256 (null run: 3" in sentence
+    told = "27 ms with the split (its own null run: 19 ms, so no pause can be told from what"
+    assert told in sentence
+    assert sentence.count("so no pause can be told") == 1
 
 
 def test_an_excluded_figure_is_named_and_wins_nothing(tmp_path: Path) -> None:

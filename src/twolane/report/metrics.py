@@ -34,10 +34,10 @@ INTERFERENCE = (
     ),
     Metric(
         "null_worst_gap_ms",
-        "The same, client alone",
+        "The same in the null run",
         "ms",
-        "worst pause in the null run, where the long prompt is replaced by a sleep: what the "
-        "client and the machine add by themselves",
+        "worst pause in the arm's own null run, where the long prompt is replaced by a sleep: "
+        "what client and machine add by themselves",
         compared=False,
     ),
     Metric(

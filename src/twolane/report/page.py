@@ -125,7 +125,7 @@ def _streams(facts: Facts, words: dict[str, str]) -> Markup:
     null = next((p for p in every if p.null), None)
     shown = [*first, *([null] if null else [])]
     axis = timeline.Axis.over(shown)
-    rest = [p for p in every if p not in shown and not p.null]
+    rest = [p for p in every if p not in shown]
     pauses = waits.rows(every)
     return join(
         _caption(cell),
@@ -159,8 +159,8 @@ def _caption(cell: InterferenceCell) -> Markup:
 
 _WAITS = (
     "One tick a pause between two tokens of a reader, all shots and blocks. Red ticks are stalls "
-    "(the threshold is dashed); the thick tick is the worst pause of the null run, which the "
-    "client adds by itself."
+    "(the threshold is dashed); the thick tick is the worst pause of the arm's own null "
+    "run, which client and machine add by themselves."
 )
 
 
@@ -168,7 +168,10 @@ def _others(panels: list[timeline.Panel], words: dict[str, str]) -> Markup | Non
     if not panels:
         return None
     axis = timeline.Axis.over(panels)
-    summary = f"The other {len(panels)} shot{'s' * (len(panels) != 1)}"
+    nulls = sum(panel.null for panel in panels)
+    kinds = ((len(panels) - nulls, "shot"), (nulls, "null run"))
+    named = [f"{count} {kind}{'s' * (count != 1)}" for count, kind in kinds if count]
+    summary = f"The other {' and '.join(named)}"
     return details(summary, timeline.figure(panels, axis, words))
 
 

@@ -20,8 +20,8 @@ from twolane.report.facts import Facts, Figure, descriptions, shown
 from twolane.report.metrics import GRID, INTERFERENCE, Metric, number, ratio, spoken, unit_for
 
 WORST, NULL, *_, QUIET, LONG_TTFT = INTERFERENCE
-# A worst pause up to this multiple of the client's own cannot be told from it.
-_CLIENT_REACH = 1.5
+# A worst pause up to this multiple of its own null run's cannot be told from it.
+NULL_REACH = 1.5
 # Quiet speeds further apart than this are not explained by two readers sharing one engine.
 _UNEQUAL = 2.0
 
@@ -98,8 +98,9 @@ def _finding(
         kind: Literal["figure", "best"] = "best" if figure is best and len(seen) > 1 else "figure"
         pieces.append(Piece(spoken(figure.value, WORST.unit), kind))
         excluded = ", excluded" if figure.excluded else ""
-        pieces.append(Piece(f" with {_with(words[figure.arm])}{excluded}"))
-    pieces.append(Piece(_client(facts, cell, best)))
+        alone = _null(facts, cell, figure)
+        pieces.append(Piece(f" with {_with(words[figure.arm])}{excluded}{alone}"))
+    pieces.append(Piece("."))
     return tuple(piece for piece in pieces if piece.text)
 
 
@@ -116,15 +117,21 @@ def _with(words: str) -> str:
     return words.replace(", budget", " at budget")
 
 
-def _client(facts: Facts, cell: AnyCell, best: Figure | None) -> str:
-    """What the client adds by itself, from the null runs: the largest of them bounds all arms."""
-    nulls = [facts.figure(cell, NULL.key, arm).value for arm in facts.arms]
-    alone = max((value for value in nulls if value is not None), default=None)
+def _null(facts: Facts, cell: AnyCell, figure: Figure) -> str:
+    """What client and machine add by themselves to one arm, from its own null run."""
+    alone = facts.figure(cell, NULL.key, figure.arm).value
     if alone is None:
-        return "; no null run says what the client alone adds."
-    beyond = best is None or best.value is None or best.value > _CLIENT_REACH * alone
-    rider = "" if beyond else ", so the smallest cannot be told from it"
-    return f" (the client alone: {spoken(alone, NULL.unit)}{rider})."
+        return " (no null run)"
+    if not within_null(facts, cell, figure):
+        return f" (null run: {spoken(alone, NULL.unit)})"
+    rider = "so no pause can be told from what client and machine add"
+    return f" (its own null run: {spoken(alone, NULL.unit)}, {rider})"
+
+
+def within_null(facts: Facts, cell: AnyCell, figure: Figure) -> bool:
+    """Whether an arm's worst pause cannot be told from that of its own null run."""
+    alone = facts.figure(cell, NULL.key, figure.arm).value
+    return alone is not None and figure.value is not None and figure.value <= NULL_REACH * alone
 
 
 def _cost(facts: Facts, cell: InterferenceCell, best: str, words: dict[str, str]) -> str:

@@ -181,7 +181,7 @@ def figure(panels: Sequence[Panel], axis: Axis, words: dict[str, str]) -> Markup
 
 def _drawn(panel: Panel, axis: Axis, words: dict[str, str], full: float) -> Markup:
     title = "null run" if panel.null else panel.arm
-    name = f"{panel.arm}, the client alone" if panel.null else words[panel.arm]
+    name = f"{panel.arm}, no prompt sent: client and machine" if panel.null else words[panel.arm]
     took = spoken(panel.hit_s * 1e3, "ms") if panel.hit_s < 1 else spoken(panel.hit_s, "s")
     what = f"{'sleep' if panel.null else 'prefill'} {took}"
     left, right = axis.share(0), axis.share(panel.hit_s)
@@ -312,7 +312,7 @@ def as_table(panels: Sequence[Panel], summary: str) -> Markup:
     """The same picture in numbers."""
     rows = [
         (
-            "client alone" if panel.null else panel.arm,
+            f"{panel.arm}, null run" if panel.null else panel.arm,
             strip.name,
             number(strip.quiet_rate),
             number(panel.hit_s),

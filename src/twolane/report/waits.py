@@ -113,7 +113,7 @@ def figure(rows: Sequence[Row]) -> Markup:
 def _drawn(row: Row, axis: LogAxis) -> Markup:
     said = (
         f"{row.arm}: {len(row.pauses_ms)} pauses, worst {spoken(row.worst_ms, 'ms')}, "
-        f"client alone {spoken(row.client_ms, 'ms')}"
+        f"null run {spoken(row.client_ms, 'ms')}"
     )
     client = el("path", d=_ticks([row.client_ms], axis), class_="client") if row.client_ms else None
     svg = el(
@@ -165,7 +165,7 @@ def as_table(rows: Sequence[Row], summary: str) -> Markup:
         "worst, ms",
         "stalls",
         "threshold, ms",
-        "client alone, ms",
+        "null run, ms",
     )
     cells = [
         (
