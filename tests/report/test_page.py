@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 from pathlib import Path
 
 import pytest
-from tests.report.synthetic import GRID, make
+from tests.report.synthetic import ARMS, GRID, INTERFERENCE, make
 from tests.report.test_markup import read
 
 from twolane.analysis.results import load
 from twolane.errors import QuestionError
 from twolane.records import Code
-from twolane.report import html, write
+from twolane.report import html, timeline, write
+from twolane.report.facts import Facts
 
 
 @pytest.fixture
@@ -71,10 +73,37 @@ def test_an_excluded_figure_is_struck_and_its_reason_is_in_words(tmp_path: Path)
     assert "fewer requests in flight than asked for" in page
 
 
+def test_figures_and_the_table_beside_the_strips_are_of_one_window(tmp_path: Path) -> None:
+    """A stall of the recovery is drawn, and counted in neither."""
+    late = dataclasses.replace(ARMS[0], pauses_ms=(*ARMS[0].pauses_ms, 900.0))
+    results = load(make(tmp_path / "r", arms=(late, *ARMS[1:])))
+    stalled = Facts(results).figure(INTERFERENCE, "stalled_s", "copies_2048").value
+    (run,) = results.of_arm("copies_2048")
+    strip, _ = timeline.panels(run, INTERFERENCE)[1].strips
+    assert len(strip.holes) == 4
+    assert strip.stalled.count == 3
+    assert strip.stalled.seconds == stalled
+    assert "stalled in it, s" in html(results)
+
+
+def test_a_loss_no_larger_than_the_null_runs_is_grey(folder: Path) -> None:
+    results = load(folder)
+    facts = Facts(results)
+    cell = facts.interference
+    assert cell is not None
+    lost, null = (
+        [facts.figure(cell, key, arm).value or 0.0 for arm in facts.arms]
+        for key in ("tokens_lost", "null_tokens_lost")
+    )
+    grey = sum(one <= floor for one, floor in zip(lost, null, strict=True))
+    assert html(results).count('<td class="slight">') == grey
+    assert grey < len(facts.arms)
+
+
 def test_disagreeing_greedy_text_is_shown_and_excludes_the_arm(tmp_path: Path) -> None:
     page = html(load(make(tmp_path / "r", spoil_greedy="split_1p1d")))
     assert "19 of 20 equal" in page
-    assert page.count('<s class="value">') == 9
+    assert page.count('<s class="value">') == 10
     assert "greedy output differs from" in page
 
 

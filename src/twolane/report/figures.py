@@ -43,10 +43,20 @@ def _row(facts: Facts, cell: AnyCell, metric: Metric) -> Markup:
     named = (metric.label, " ", el("small", unit + direction))
     head = el("th", *named, scope="row", title=metric.formula)
     cells = [
-        el("td", _number(one, factor), _bar(one, largest), _beside(facts, cell, metric, one))
+        el(
+            "td",
+            *(_number(one, factor), _bar(one, largest), _beside(facts, cell, metric, one)),
+            class_="slight" if _slight(facts, cell, metric, one) else None,
+        )
         for one in figures
     ]
     return el("tr", head, cells)
+
+
+def _slight(facts: Facts, cell: AnyCell, metric: Metric, one: Figure) -> bool:
+    """Whether an arm's own null run shows as much."""
+    floor = facts.figure(cell, metric.floor, one.arm).value if metric.floor else None
+    return floor is not None and one.value is not None and one.value <= floor
 
 
 def _number(one: Figure, factor: float) -> Markup:

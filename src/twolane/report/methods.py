@@ -14,8 +14,9 @@ CLOCK = (
     "server's. The readers' streams are read in a process of their own."
 )
 PHASES = (
-    "Interference: the readers stream (quiet), the long prompt is sent and awaited (hit, from its "
-    "t_send to its t_1), and the readers are watched on (recovery). In the null run the prompt is "
+    "Interference: the readers (victims) stream (quiet), the long prompt (aggressor) is sent and "
+    "awaited (hit, from its t_send to its t_1), and the readers are watched on (recovery). Stalls "
+    "and tokens lost are those of the hit. In an arm's null run the prompt is "
     "replaced by a sleep."
 )
 STRIPS = (

@@ -22,6 +22,7 @@ class Metric:
     formula: str
     lower_is_better: bool = True
     compared: bool = True
+    floor: str = ""  # the key of what the null run shows of it: no more than that is grey
 
 
 INTERFERENCE = (
@@ -29,7 +30,7 @@ INTERFERENCE = (
         "worst_gap_ms",
         "Worst pause of a reader",
         "ms",
-        "the longest t(k+1) - t(k) that overlaps the hit, over victims and shots; one sample per "
+        "the longest t(k+1) - t(k) that overlaps the hit, over readers and shots; one sample per "
         "event, never divided by tokens",
     ),
     Metric(
@@ -42,24 +43,32 @@ INTERFERENCE = (
     ),
     Metric(
         "stalled_s",
-        "Time stalled",
+        "Time stalled during the prefill",
         "s",
-        "summed gaps longer than max(3 x median gap of that stream's own quiet phase, 50 ms), of "
-        "the victim that lost most",
+        "summed gaps that overlap the hit and are longer than max(3 x median gap of that stream's "
+        "own quiet phase, 50 ms), of the reader that was stalled longest",
         compared=False,
     ),
     Metric(
         "tokens_lost",
-        "Tokens lost",
+        "Tokens lost during the prefill",
         "tokens",
-        "quiet rate x duration of the hit - tokens received in it, of the victim that lost most",
+        "quiet rate x duration of the hit - tokens received in it, of the reader that lost most",
+        compared=False,
+        floor="null_tokens_lost",
+    ),
+    Metric(
+        "null_tokens_lost",
+        "Lost in the null run",
+        "tokens",
+        "tokens lost, by the same formula, during the sleep of the arm's own null run",
         compared=False,
     ),
     Metric(
         "quiet_rate_tok_s",
         "Speed of a reader before it",
         "tokens/s",
-        "tokens received in the quiet phase / its duration, median over victims and shots: arms "
+        "tokens received in the quiet phase / its duration, median over readers and shots: arms "
         "that differ here were not read under the same conditions",
         lower_is_better=False,
     ),
@@ -67,7 +76,7 @@ INTERFERENCE = (
         "aggressor_ttft_ms",
         "First token of the long prompt",
         "ms",
-        "t_1 - t_send of the aggressor, median over shots",
+        "t_1 - t_send of the long prompt, median over shots",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""The readers' streams over time: one strip a victim, the same time axis for every arm.
+"""The readers' streams over time: one strip a reader, the same time axis for every arm.
 
 A strip is the stream's speed, drawn so that area is tokens: the stretch between two events is as
 high as 1 / its length (times the tokens that the later event brought). A stream that flows is a
@@ -32,7 +32,7 @@ FINEST = 1 / 150
 
 @dataclass(frozen=True)
 class Hole:
-    """A stall: seconds since the aggressor was sent, and its length in milliseconds."""
+    """A stall: seconds since the long prompt was sent, and its length in milliseconds."""
 
     start_s: float
     end_s: float
@@ -44,7 +44,7 @@ class Hole:
 
 @dataclass(frozen=True)
 class Step:
-    """One stretch of a stream: `tokens` arrived at its end. Seconds since the aggressor's send."""
+    """One stretch of a stream: `tokens` arrived at its end; seconds since the send."""
 
     start_s: float
     end_s: float
@@ -57,14 +57,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Strip:
-    """One victim in one shot."""
+    """One reader in one shot."""
 
     name: str
     steps: tuple[Step, ...]
     holes: tuple[Hole, ...]
     worst: Hole | None
     quiet_rate: float
-    lost: float
+    lost: float  # in the hit, as `stalled`
+    stalled: stats.Stalls
     threshold_ms: float
 
 
@@ -127,6 +128,7 @@ def _strip(victim: stats.Victim) -> Strip:
         worst=_hole(worst, origin) if worst else None,
         quiet_rate=victim.quiet_rate_tok_s,
         lost=victim.tokens_lost,
+        stalled=victim.stalls,
         threshold_ms=threshold / MS,
     )
 
@@ -309,7 +311,7 @@ def _axis(axis: Axis) -> Markup:
 
 
 def as_table(panels: Sequence[Panel], summary: str) -> Markup:
-    """The same picture in numbers."""
+    """The same in numbers; worst pause, stalls and loss of the hit, as in the figures."""
     rows = [
         (
             f"{panel.arm}, null run" if panel.null else panel.arm,
@@ -317,15 +319,15 @@ def as_table(panels: Sequence[Panel], summary: str) -> Markup:
             number(strip.quiet_rate),
             number(panel.hit_s),
             number(strip.worst.length_ms if strip.worst else None),
-            number(sum(h.length_ms for h in strip.holes) / 1e3),
-            str(len(strip.holes)),
+            number(strip.stalled.seconds),
+            str(strip.stalled.count),
             number(strip.lost, decimals=0),
         )
         for panel in panels
         for strip in panel.strips
     ]
-    head = ("arm", "stream", "quiet, tokens/s", "prefill, s", "worst pause, ms")
-    rest = ("stalled, s", "stalls", "tokens lost")
+    head = ("arm", "stream", "quiet, tokens/s", "prefill, s", "worst pause in it, ms")
+    rest = ("stalled in it, s", "stalls in it", "tokens lost in it")
     return details(
         summary, scroll(table((*head, *rest), rows, caption=summary), summary), class_="data"
     )
