@@ -14,7 +14,9 @@ from tests.report.synthetic import ARMS, GRID, INTERFERENCE, make
 from twolane.analysis.results import load
 from twolane.records import Code
 from twolane.report import table, verdict_sentence
-from twolane.report.metrics import number, ratio, spoken
+from twolane.report.facts import Facts
+from twolane.report.metrics import change, number, ratio, spoken
+from twolane.report.text import verdict
 
 
 def said(folder: Path) -> str:
@@ -25,18 +27,20 @@ def said(folder: Path) -> str:
 
 def test_one_block_answers_with_its_numbers_and_is_indicative(tmp_path: Path) -> None:
     sentence = said(make(tmp_path / "r"))
-    assert sentence.startswith("While a 6,000-token prompt was prefilled, the readers' worst pause")
-    assert "2,206 ms with two copies at budget 2,048" in sentence
-    assert "310 ms with two copies at budget 256" in sentence
-    assert "46 ms with the split (null run: 19 ms)" in sentence
-    assert "the split changed the long prompt's first token from 3,350 ms to 3,446 ms" in sentence
+    assert "".join(sentence.partition("While")[1:]).startswith(
+        "While a 6,000-token prompt was prefilled, the readers' worst pause"
+    )
+    assert "2.21 s with two copies at budget 2,048" in sentence
+    assert "0.31 s with two copies at budget 256" in sentence
+    assert "0.046 s with the split (null run: 0.019 s)" in sentence
+    assert "the split changed the long prompt's first token from 3.96 s to 3.45 s" in sentence
     assert "Indicative: one block" in sentence
     assert "better" not in sentence
 
 
 def test_three_blocks_give_a_verdict(tmp_path: Path) -> None:
     sentence = said(make(tmp_path / "r", blocks=3))
-    assert "Over 3 blocks the split is better than two copies at budget 2,048 (0.02" in sentence
+    assert "Over 3 blocks the split is better than two copies at budget 2,048 (4" in sentence
     assert "Indicative" not in sentence
 
 
@@ -44,8 +48,8 @@ def test_each_arm_is_held_against_its_own_null_run(tmp_path: Path) -> None:
     calm = dataclasses.replace(ARMS[2], pauses_ms=(27.0,))
     slow = dataclasses.replace(ARMS[1], beat=1.8)
     sentence = said(make(tmp_path / "r", arms=(ARMS[0], slow, calm)))
-    assert "with two copies at budget 256 (null run: 3" in sentence
-    told = "27 ms with the split (its own null run: 19 ms, so no pause can be told from what"
+    assert "with two copies at budget 256 (null run: 0.03" in sentence
+    told = "0.027 s with the split (its own null run: 0.019 s, so no pause can be told from what"
     assert told in sentence
     assert sentence.count("so no pause can be told") == 1
 
@@ -53,7 +57,7 @@ def test_each_arm_is_held_against_its_own_null_run(tmp_path: Path) -> None:
 def test_an_excluded_figure_is_named_and_wins_nothing(tmp_path: Path) -> None:
     codes = {"split_1p1d": {INTERFERENCE.id: [Code(code="DEGENERATE", why="prefilled itself")]}}
     sentence = said(make(tmp_path / "r", codes=codes))
-    assert "46 ms with the split, excluded" in sentence
+    assert "0.046 s with the split, excluded" in sentence
     assert "two copies at budget 256 changed the long prompt's first token" in sentence
 
 
@@ -95,6 +99,47 @@ def test_readers_of_unequal_speed_are_a_warning(tmp_path: Path) -> None:
     assert "Beware" not in said(make(tmp_path / "equal"))
 
 
+def test_the_first_sentence_says_what_to_run_and_what_that_costs(tmp_path: Path) -> None:
+    sentence = said(make(tmp_path / "r"))
+    start = (
+        "On this evidence run split_1p1d: it has the shortest worst pause (46 ms against 310 ms)"
+    )
+    assert sentence.startswith(start)
+    assert ", and costs, against copies_256: short prompts 1." in sentence
+    assert "it gains: first token of the long prompt 0.87" in sentence
+    assert "Indicative: one block. While" in sentence
+
+
+def test_an_arm_as_good_with_more_throughput_is_preferred(tmp_path: Path) -> None:
+    close = dataclasses.replace(ARMS[1], pauses_ms=(52.0,), tpot_ms=20.0, ttft_ms=100.0)
+    sentence = said(make(tmp_path / "r", arms=(ARMS[0], close, ARMS[2])))
+    assert sentence.startswith("On this evidence run copies_256: its worst pause (52 ms) is within")
+    assert "the shortest (46 ms with split_1p1d) and its throughput is better" in sentence
+
+
+def test_an_arm_as_good_with_less_throughput_is_not(tmp_path: Path) -> None:
+    close = dataclasses.replace(ARMS[1], pauses_ms=(52.0,), tpot_ms=60.0)
+    sentence = said(make(tmp_path / "r", arms=(ARMS[0], close, ARMS[2])))
+    assert sentence.startswith("On this evidence run split_1p1d")
+
+
+def test_a_run_whose_arms_are_all_spoiled_cannot_answer(tmp_path: Path) -> None:
+    busy = {INTERFERENCE.id: [Code(code="BUSY", why="other programs used 31 % of CPU time")]}
+    folder = make(tmp_path / "r", codes={arm.name: busy for arm in ARMS})
+    told = verdict(Facts(load(folder)))
+    assert told.decision.startswith("This run cannot answer: other programs used")
+    assert not [piece for piece in told.finding if piece.kind == "best"]
+    assert told.cost == ""
+
+
+def test_two_arms_of_which_one_is_spoiled_cannot_be_compared(tmp_path: Path) -> None:
+    busy = {INTERFERENCE.id: [Code(code="BUSY", why="other programs used 31 % of CPU time")]}
+    folder = make(tmp_path / "r", arms=ARMS[1:], codes={"copies_256": busy})
+    told = verdict(Facts(load(folder)))
+    assert told.decision.startswith("This run cannot answer: other programs used")
+    assert not [piece for piece in told.finding if piece.kind == "best"]
+
+
 def test_a_folder_without_a_readable_run_says_so(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     assert said(tmp_path) == "No run can be read here, so there is no answer."
@@ -120,7 +165,7 @@ def test_the_terminal_table_fits_and_marks_what_is_excluded(tmp_path: Path) -> N
     Console(file=out, width=80).print(table(load(make(tmp_path / "r", codes=codes))))
     text = out.getvalue()
     (worst,) = [line for line in text.splitlines() if "Worst pause" in line]
-    assert worst.split()[-4:] == ["2,206", "310", "46.0", "ms"]
+    assert worst.split()[-4:] == ["2.21", "0.31", "0.046", "s"]
     assert text.count("INFLIGHT") == 3
 
 
@@ -132,7 +177,7 @@ def test_the_terminal_table_fits_and_marks_what_is_excluded(tmp_path: Path) -> N
         (2206.4, "2,206"),
         (46.04, "46.0"),
         (1.307, "1.31"),
-        (-0.001, "0.00"),
+        (-0.0001, "0.000"),
         (-12.0, "\N{MINUS SIGN}12.0"),
         (float("inf"), "never"),
     ],
@@ -142,10 +187,17 @@ def test_numbers_are_written_with_three_digits(value: float | None, text: str) -
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(46.04, "46 ms"), (2206, "2,206 ms"), (551_000, "551 s"), (3.42, "3.42 ms")]
+    ("value", "text"),
+    [(46.04, "46 ms"), (2206, "2.21 s"), (999, "999 ms"), (551_000, "551 s"), (3.42, "3.42 ms")],
 )
 def test_spoken_numbers_carry_a_fitting_unit(value: float, text: str) -> None:
     assert spoken(value, "ms").replace("\N{NARROW NO-BREAK SPACE}", " ") == text
+
+
+def test_small_ratios_are_told_the_other_way_round() -> None:
+    assert change(0.004) == "250 times shorter"
+    assert change(0.25, shorter=False) == "4.00 times lower"
+    assert change(0.85)[:-1] == "0.850"
 
 
 def test_ratios_keep_their_digits() -> None:

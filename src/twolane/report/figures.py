@@ -10,7 +10,7 @@ from twolane.analysis.compare import Comparison
 from twolane.records import AnyCell
 from twolane.report.facts import Facts, Figure, shown, workload
 from twolane.report.markup import Markup, el, scroll
-from twolane.report.metrics import Metric, number, ratio, unit_for
+from twolane.report.metrics import Metric, change, number, span, unit_for
 
 
 def figure(facts: Facts, words: dict[str, str]) -> Markup:
@@ -81,17 +81,17 @@ def _beside(facts: Facts, cell: AnyCell, metric: Metric, one: Figure) -> Markup 
         return None
     if one.arm == facts.reference:
         return el("span", "reference", class_="versus")
-    return _versus(facts.versus(cell, metric, one.arm, facts.reference))
+    return _versus(facts.versus(cell, metric, one.arm, facts.reference), metric)
 
 
-def _versus(found: Comparison) -> Markup | None:
+def _versus(found: Comparison, metric: Metric) -> Markup | None:
     if found.ratio is None:
         return None
+    changed = change(found.ratio, shorter=metric.lower_is_better)
     if found.low is None or found.high is None:
-        return el("span", ratio(found.ratio), class_="versus")
-    span = el("span", f"[{ratio(found.low)[:-1]}, {ratio(found.high)[:-1]}]", class_="span")
+        return el("span", changed, class_="versus")
+    low, high = span(found.ratio, found.low, found.high)
+    between = el("span", f"[{low}, {high}]", class_="span")
     words = found.verdict.replace("A better", "better").replace("B better", "worse")
     kind = words.split(maxsplit=1)[0].strip(",")
-    return el(
-        "span", ratio(found.ratio), " ", span, " ", el("b", words, class_=kind), class_="versus"
-    )
+    return el("span", changed, " ", between, " ", el("b", words, class_=kind), class_="versus")

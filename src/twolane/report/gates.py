@@ -16,6 +16,7 @@ CODES = {
     "DEGENERATE": "not really split: the decode engine computed prompts, or transfers failed",
     "LENGTH": "output lengths differ from what was asked",
     "CLIENT": "the client's own delay is larger than the effect",
+    "BUSY": "other programs used this host's CPU time during the cell",
     "NEEDLE": "wrong answers: a missed needle, or greedy text that differs between arms",
     "FAILED": "requests failed",
     "PREEMPT": "an engine preempted requests in the window",

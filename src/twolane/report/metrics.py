@@ -172,7 +172,9 @@ BY_KIND: Mapping[str, tuple[Metric, ...]] = {
 ALL = tuple({m.label: m for kind in BY_KIND.values() for m in kind}.values())
 
 # Milliseconds above this are easier read as seconds.
-_SECONDS_FROM_MS = 10_000
+_SECONDS_FROM_MS = 1_000
+# Ratios below this are told the other way round: nobody reads 0.021x.
+_TIMES_BELOW = 0.5
 MINUS = "\N{MINUS SIGN}"
 _NARROW = "\N{NARROW NO-BREAK SPACE}"
 
@@ -184,23 +186,26 @@ def unit_for(unit: str, values: Iterable[float | None]) -> tuple[str, float]:
 
 
 def number(value: float | None, *, decimals: int | None = None) -> str:
-    """A number for people: three significant digits or whole, thousands set apart by commas."""
+    """A number for people: three significant digits (fewer below 0.1) or whole, with commas."""
     if value is None:
         return "n/a"
     if math.isinf(value):
         return "never"
     if decimals is None:
         size = abs(value)
-        decimals = 0 if size >= 100 or value == 0 else 1 if size >= 10 else 2
+        decimals = 0 if size >= 100 or value == 0 else 1 if size >= 10 else 2 if size >= 0.1 else 3
     text = f"{abs(value):,.{decimals}f}"
     return f"{MINUS}{text}" if value < 0 and text.strip("0.,") else text
 
 
-def spoken(value: float | None, unit: str) -> str:
-    """A number with its unit inside a sentence: `2,206 ms`, `12.3 s`, `never`."""
+def spoken(value: float | None, unit: str, *, beside: Iterable[float | None] = ()) -> str:
+    """A number with its unit inside a sentence: `310 ms`, `2.21 s`, `never`.
+
+    `beside` are the values it is compared with: all are written in one unit.
+    """
     if value is None or math.isinf(value):
         return number(value)
-    unit, factor = unit_for(unit, [value])
+    unit, factor = unit_for(unit, [value, *beside])
     value *= factor
     rounded = number(value, decimals=0) if unit == "ms" and abs(value) >= 10 else number(value)
     return f"{rounded}{_NARROW}{unit}" if unit else rounded
@@ -210,6 +215,20 @@ def ratio(value: float) -> str:
     """A ratio with the digits that its size deserves: `0.021x`, `1.08x`, `12.3x`."""
     decimals = 3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:.{decimals}f}\N{MULTIPLICATION SIGN}"
+
+
+def change(value: float, *, shorter: bool = True) -> str:
+    """A ratio in words: `48 times shorter` (or `lower`) below a half, else `1.08x`."""
+    if not 0 < value < _TIMES_BELOW:
+        return ratio(value)
+    return f"{ratio(1 / value)[:-1]} times {'shorter' if shorter else 'lower'}"
+
+
+def span(value: float, low: float, high: float) -> tuple[str, str]:
+    """The interval of a ratio, turned round where `change` turns the ratio."""
+    if 0 < value < _TIMES_BELOW and low > 0:
+        low, high = 1 / high, 1 / low
+    return ratio(low)[:-1], ratio(high)[:-1]
 
 
 def day(iso: str) -> str:

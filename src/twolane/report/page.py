@@ -94,6 +94,7 @@ def _opening(results: Results, told: Verdict) -> Markup:
         "header",
         el("p", el("b", "twolane"), f" \N{MIDDLE DOT} {results.campaign}{when}", class_="brand"),
         el("h1", "What does one long prompt do to everybody else\u2019s stream?"),
+        el("p", el("b", told.decision), class_="decision") if told.decision else None,
         el("p", finding, class_="finding", id="verdict"),
         el("p", told.cost, class_="cost") if told.cost else None,
         el("p", told.confidence, class_="confidence") if told.confidence else None,

@@ -16,12 +16,20 @@ from rich.text import Text
 from twolane.analysis.compare import Comparison
 from twolane.analysis.results import Results
 from twolane.records import AnyCell, InterferenceCell
+from twolane.report.decision import Decision, decide, within_null
 from twolane.report.facts import Facts, Figure, descriptions, shown
-from twolane.report.metrics import GRID, INTERFERENCE, Metric, number, ratio, spoken, unit_for
+from twolane.report.metrics import (
+    GRID,
+    INTERFERENCE,
+    Metric,
+    change,
+    number,
+    span,
+    spoken,
+    unit_for,
+)
 
 WORST, NULL, *_, QUIET, LONG_TTFT = INTERFERENCE
-# A worst pause up to this multiple of its own null run's cannot be told from it.
-NULL_REACH = 1.5
 # Quiet speeds further apart than this are not explained by two readers sharing one engine.
 _UNEQUAL = 2.0
 
@@ -36,15 +44,18 @@ class Piece:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a page opens with: the finding, what it costs, and how sure it is."""
+    """What a page opens with: what to run, the finding, what it costs, and how sure it is."""
 
     finding: tuple[Piece, ...]
     cost: str
     confidence: str
+    decision: str = ""
 
     def __str__(self) -> str:
         finding = "".join(piece.text for piece in self.finding)
-        return " ".join(part for part in (finding, self.cost, self.confidence) if part)
+        return " ".join(
+            part for part in (self.decision, finding, self.cost, self.confidence) if part
+        )
 
 
 def verdict_sentence(results: Results) -> str:
@@ -63,10 +74,12 @@ def verdict(facts: Facts) -> Verdict:
     seen = [figure for figure in figures if figure.value is not None]
     if not seen:
         return _nothing("No arm has a worst pause, so there is no answer yet.")
-    best = min((f for f in seen if not f.excluded), key=lambda f: f.value or 0.0, default=None)
+    decision = decide(facts, cell)
+    best = next((figure for figure in seen if figure.arm == decision.arm), None)
     return Verdict(
-        finding=_finding(facts, cell, seen, best, words),
-        cost=_cost(facts, cell, best.arm, words) if best else "",
+        decision=decision.sentence,
+        finding=_finding(facts, cell, seen, decision, words),
+        cost=_cost(facts, cell, decision, words),
         confidence=" ".join(
             [
                 _confidence(facts, cell, seen, best),
@@ -86,7 +99,7 @@ def _finding(
     facts: Facts,
     cell: InterferenceCell,
     seen: Sequence[Figure],
-    best: Figure | None,
+    decision: Decision,
     words: dict[str, str],
 ) -> tuple[Piece, ...]:
     readers = "the reader\u2019s" if cell.victims == 1 else "the readers\u2019"
@@ -95,10 +108,10 @@ def _finding(
     ]
     for place, figure in enumerate(seen):
         pieces.append(Piece(_separator(place, len(seen))))
-        kind: Literal["figure", "best"] = "best" if figure is best and len(seen) > 1 else "figure"
-        pieces.append(Piece(spoken(figure.value, WORST.unit), kind))
+        won = decision.rival is not None and figure.arm == decision.arm
+        pieces.append(Piece(_pause(figure.value, seen), "best" if won else "figure"))
         excluded = ", excluded" if figure.excluded else ""
-        alone = _null(facts, cell, figure)
+        alone = _null(facts, cell, figure, seen)
         pieces.append(Piece(f" with {_with(words[figure.arm])}{excluded}{alone}"))
     pieces.append(Piece("."))
     return tuple(piece for piece in pieces if piece.text)
@@ -117,33 +130,34 @@ def _with(words: str) -> str:
     return words.replace(", budget", " at budget")
 
 
-def _null(facts: Facts, cell: AnyCell, figure: Figure) -> str:
+def _pause(value: float | None, seen: Sequence[Figure]) -> str:
+    """A pause in the unit of all the pauses of the sentence."""
+    return spoken(value, WORST.unit, beside=[figure.value for figure in seen])
+
+
+def _null(facts: Facts, cell: AnyCell, figure: Figure, seen: Sequence[Figure]) -> str:
     """What client and machine add by themselves to one arm, from its own null run."""
     alone = facts.figure(cell, NULL.key, figure.arm).value
     if alone is None:
         return " (no null run)"
     if not within_null(facts, cell, figure):
-        return f" (null run: {spoken(alone, NULL.unit)})"
+        return f" (null run: {_pause(alone, seen)})"
     rider = "so no pause can be told from what client and machine add"
-    return f" (its own null run: {spoken(alone, NULL.unit)}, {rider})"
+    return f" (its own null run: {_pause(alone, seen)}, {rider})"
 
 
-def within_null(facts: Facts, cell: AnyCell, figure: Figure) -> bool:
-    """Whether an arm's worst pause cannot be told from that of its own null run."""
-    alone = facts.figure(cell, NULL.key, figure.arm).value
-    return alone is not None and figure.value is not None and figure.value <= NULL_REACH * alone
-
-
-def _cost(facts: Facts, cell: InterferenceCell, best: str, words: dict[str, str]) -> str:
-    """What the best arm pays, against the first arm that is not it."""
-    rival = next((arm for arm in facts.arms if arm != best), None)
+def _cost(facts: Facts, cell: InterferenceCell, decision: Decision, words: dict[str, str]) -> str:
+    """What the chosen arm pays, against the one that it was weighed with."""
+    best, rival = decision.arm, decision.rival
+    if best is None or rival is None:
+        return ""
     asked = [_Cost(cell, LONG_TTFT, "the long prompt\u2019s first token")]
     if facts.grid is not None:
         asked.append(_Cost(facts.grid, GRID[0], "a short prompt\u2019s"))
         asked.append(_Cost(facts.grid, GRID[2], "throughput"))
-    parts = [_change(facts, one, best, rival) for one in asked] if rival else []
+    parts = [_change(facts, one, best, rival) for one in asked]
     told = [part for part in parts if part]
-    if not told or rival is None:
+    if not told:
         return ""
     subject = _with(words[best])
     return f"Against {_with(words[rival])}, {subject} changed " + _listed(told) + "."
@@ -162,8 +176,10 @@ def _change(facts: Facts, cost: _Cost, arm: str, rival: str) -> str | None:
     there = facts.figure(cost.cell, metric.key, rival)
     if here.value is None or not there.value or here.excluded or there.excluded:
         return None
-    before, after = spoken(there.value, metric.unit), spoken(here.value, metric.unit)
-    return f"{cost.words} from {before} to {after} ({ratio(here.value / there.value)})"
+    both = (there.value, here.value)
+    before, after = (spoken(value, metric.unit, beside=both) for value in both)
+    ratio = change(here.value / there.value, shorter=metric.lower_is_better)
+    return f"{cost.words} from {before} to {after} ({ratio})"
 
 
 def _listed(parts: Sequence[str]) -> str:
@@ -175,9 +191,11 @@ def _confidence(
 ) -> str:
     if best is None:
         return "Every arm\u2019s figure is excluded by a reason code, so there is no verdict."
-    others = [figure.arm for figure in seen if figure is not best]
+    others = [figure.arm for figure in seen if figure is not best and not figure.excluded]
     if not others:
-        return "Only one arm has this figure, so there is nothing to compare it with."
+        return (
+            "Only one arm has this figure without a code, so there is nothing to compare it with."
+        )
     if facts.blocks == 1:
         return "Indicative: one block shows no spread, so this is not a verdict."
     words = descriptions(facts.results.runs)
@@ -230,9 +248,8 @@ def _outcome(found: Comparison, other: str) -> str:
 def _span(found: Comparison) -> str:
     if found.ratio is None or found.low is None or found.high is None:
         return "one block"
-    return (
-        f"{ratio(found.ratio)}, 95 % interval {ratio(found.low)[:-1]} to {ratio(found.high)[:-1]}"
-    )
+    low, high = span(found.ratio, found.low, found.high)
+    return f"{change(found.ratio)}, 95 % interval {low} to {high}"
 
 
 # --------------------------------------------------------------------------------- terminal
