@@ -108,6 +108,17 @@ def test_the_figures_of_three_arms_fit_without_scrolling(opened: Opened) -> None
     assert wide <= inner + 1
 
 
+def test_the_tables_that_vouch_for_the_figures_are_not_cut(opened: Opened) -> None:
+    cut = opened.page.evaluate(
+        """[...document.querySelectorAll('#gates .scroll, #machine .scroll')].filter(
+            (box) => box.scrollWidth > box.clientWidth + 1).length"""
+    )
+    assert cut == 0
+    shown = opened.page.locator("#gates thead").first.bounding_box()
+    assert shown is not None
+    assert (shown["width"] > 100) == (opened.page.viewport_size["width"] > 640)
+
+
 def test_the_verdict_is_on_the_first_screen(opened: Opened) -> None:
     verdict = opened.page.locator("#verdict")
     assert verdict.is_visible()

@@ -65,4 +65,7 @@ def test_a_table_has_headers_for_rows_and_columns() -> None:
     shown = table(("arm", "ms"), [("x", "1")], caption="times")
     assert '<th scope="col">ms</th>' in shown
     assert '<th scope="row">x</th><td>1</td>' in shown
+    assert '<td data-label="ms">1</td>' in table(
+        ("arm", "ms"), [("x", "1")], caption="times", class_="cards"
+    )
     assert "<caption" in shown

@@ -100,6 +100,15 @@ def test_a_loss_no_larger_than_the_null_runs_is_grey(folder: Path) -> None:
     assert grey < len(facts.arms)
 
 
+def test_legends_name_only_what_is_drawn(tmp_path: Path) -> None:
+    page = html(load(make(tmp_path / "one", arms=ARMS[2:])))
+    assert "No reader stalled" in page
+    assert "Red ticks" not in page
+    page = html(load(make(tmp_path / "three")))
+    assert "thin lines in it are single tokens" in page
+    assert "Red ticks" in page
+
+
 def test_disagreeing_greedy_text_is_shown_and_excludes_the_arm(tmp_path: Path) -> None:
     page = html(load(make(tmp_path / "r", spoil_greedy="split_1p1d")))
     assert "19 of 20 equal" in page

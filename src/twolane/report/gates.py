@@ -38,7 +38,7 @@ def gates(facts: Facts) -> Markup:
         rows.append((run.arm, str(run.block + 1), _needles(run), greedy, _ending(run)))
     head = ("arm", "block", "needles found", "greedy texts", "run")
     caption = "Gates of every run"
-    inside = table(head, rows, caption=caption)
+    inside = table(head, rows, caption=caption, class_="cards")
     return scroll(inside, caption)
 
 
@@ -109,7 +109,7 @@ def differences(facts: Facts) -> Markup | None:
         for one in found
     ]
     caption = "Differences between the arms"
-    inside = table(head, rows, caption=caption)
+    inside = table(head, rows, caption=caption, class_="cards")
     box = scroll(inside, caption)
     return join(_summary(found), box)
 

@@ -35,6 +35,8 @@ KIND: Mapping[Part, str] = {
     Part.UNEXPLAINED: "unexplained",
 }
 
+VISIBLE = 1 / 600  # of the longest bar's width: about one pixel on a desk
+
 
 @dataclass(frozen=True)
 class Bars:
@@ -67,24 +69,25 @@ def figure(shown: Bars) -> Markup:
     return el(
         "div",
         el("h3", shown.title),
-        [_bar(arm, one, shown.longest_ns) for arm, one in shown.arms.items()],
+        [_bar(arm, one, shown) for arm, one in shown.arms.items()],
         _legend(shown),
         _as_table(shown),
         class_="ledger",
     )
 
 
-def _bar(arm: str, one: Population, longest_ns: int) -> Markup:
+def _bar(arm: str, one: Population, shown: Bars) -> Markup:
     whole = one.typical.whole()
+    totals = [other.ttft_ns / MS for other in shown.arms.values()]
     said = f"{arm}: first token after {_ms(one.ttft_ns)}: " + ", ".join(
         f"{part} {_ms(ns)}" for part, ns in whole.items()
     )
-    segments = [_segment(part, ns, longest_ns) for part, ns in whole.items() if ns > 0]
+    segments = [_segment(part, ns, shown.longest_ns) for part, ns in whole.items() if ns > 0]
     return el(
         "div",
         el("span", arm, class_="arm"),
         el("div", segments, class_="bar", role="img", aria_label=said),
-        el("span", _ms(one.ttft_ns), class_="total"),
+        el("span", spoken(one.ttft_ns / MS, "ms", beside=totals), class_="total"),
         _note(one),
         class_="row",
     )
@@ -116,12 +119,19 @@ def _note(one: Population) -> Markup:
 
 def _legend(shown: Bars) -> Markup:
     named: dict[str, list[Part]] = {}
-    for part in _parts(shown):
+    for part in _drawn(shown):
         named.setdefault(KIND[part], []).append(part)
     entries = [
         el("li", el("i", class_=f"part {kind}"), " / ".join(same)) for kind, same in named.items()
     ]
     return el("ul", entries, class_="legend")
+
+
+def _drawn(shown: Bars) -> Sequence[Part]:
+    """The parts that some bar shows wide enough to be seen."""
+    wholes = [one.typical.whole() for one in shown.arms.values()]
+    least = shown.longest_ns * VISIBLE
+    return [part for part in Part if any(whole.get(part, 0) >= least for whole in wholes)]
 
 
 def _parts(shown: Bars) -> Sequence[Part]:

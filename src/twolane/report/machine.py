@@ -69,7 +69,7 @@ def _engines(results: Results) -> Markup:
         for engine in run.meta.engines
     ]
     caption = "Engines and where they ran"
-    inside = table((*head, "KV block", "ready, s"), rows, caption=caption)
+    inside = table((*head, "KV block", "ready, s"), rows, caption=caption, class_="cards")
     return scroll(inside, caption)
 
 

@@ -6,7 +6,7 @@ element, so that no text of a log or a prompt can become markup.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 
 VOID = frozenset({"br", "col", "hr", "img", "meta", "link"})
@@ -54,19 +54,37 @@ def _attribute(key: str, value: str | float | bool | None) -> str:
     return f' {name}="{escape(text)}"'
 
 
-def table(head: Iterable[Child], rows: Iterable[Iterable[Child]], *, caption: str) -> Markup:
-    """A table whose first column is headers; numbers elsewhere, set right by the style sheet."""
+def table(
+    head: Iterable[Child],
+    rows: Iterable[Iterable[Child]],
+    *,
+    caption: str,
+    class_: str | None = None,
+) -> Markup:
+    """A table whose first column is headers; numbers elsewhere, set right by the style sheet.
+
+    With the class `cards` each row is a card on a phone, every cell under its column's name.
+    """
+    names = list(head)
+    labels = map(_plain, names) if class_ == "cards" else [None] * len(names)
+    under = list(labels)[1:]
     return el(
         "table",
         el("caption", caption, class_="unseen"),
-        el("thead", el("tr", [el("th", cell, scope="col") for cell in head])),
-        el("tbody", [el("tr", _row(row)) for row in rows]),
+        el("thead", el("tr", [el("th", cell, scope="col") for cell in names])),
+        el("tbody", [el("tr", _row(row, under)) for row in rows]),
+        class_=class_,
     )
 
 
-def _row(row: Iterable[Child]) -> list[Markup]:
+def _row(row: Iterable[Child], under: Sequence[str | None]) -> list[Markup]:
     first, *rest = row
-    return [el("th", first, scope="row"), *(el("td", cell) for cell in rest)]
+    cells = [el("td", cell, data_label=name) for cell, name in zip(rest, under, strict=True)]
+    return [el("th", first, scope="row"), *cells]
+
+
+def _plain(name: Child) -> str | None:
+    return name if isinstance(name, str) and not isinstance(name, Markup) else None
 
 
 def scroll(inside: Markup, label: str) -> Markup:

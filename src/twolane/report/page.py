@@ -7,6 +7,7 @@ time went, why to believe it, what made it, how it is defined.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -129,12 +130,12 @@ def _streams(facts: Facts, words: dict[str, str]) -> Markup:
     rest = [p for p in every if p not in shown]
     pauses = waits.rows(every)
     return join(
-        _caption(cell),
+        _caption(cell, shown),
         timeline.figure(shown, axis, words),
         timeline.as_table(every, "The same in numbers, every shot of every run"),
         _others(rest, words),
         el("h3", "Every pause while the long prompt was prefilled"),
-        el("p", _WAITS, class_="lede"),
+        el("p", _waits(pauses), class_="lede"),
         waits.figure(pauses),
         waits.as_table(pauses, "The same in numbers"),
     )
@@ -147,22 +148,43 @@ def _first_shots(panels: list[timeline.Panel], arms: tuple[str, ...]) -> list[ti
     return [panel for panel in found if panel]
 
 
-def _caption(cell: InterferenceCell) -> Markup:
+def _caption(cell: InterferenceCell, panels: Sequence[timeline.Panel]) -> Markup:
     text = (
         f"Each strip is one reader\u2019s stream; its height is the speed at which tokens arrive, "
         f"so its area is tokens. In the shaded time a {cell.prompt:,}-token prompt is being "
-        f"prefilled. A hole with a red floor is a stall: a pause longer than 50 ms and than three "
-        f"times the reader\u2019s usual gap; thin lines in it are single tokens. Shown is "
-        f"the first shot of each arm."
+        f"prefilled. {_legend(panels)}Shown are the first shot of each arm and one null run."
     )
     return el("p", text, class_="lede")
 
 
-_WAITS = (
-    "One tick a pause between two tokens of a reader, all shots and blocks. Red ticks are stalls "
-    "(the threshold is dashed); the thick tick is the worst pause of the arm's own null "
-    "run, which client and machine add by themselves."
-)
+def _legend(panels: Sequence[timeline.Panel]) -> str:
+    """What the marks mean, of those that are drawn."""
+    strips = [strip for panel in panels for strip in panel.strips]
+    if not any(strip.holes for strip in strips):
+        return "No reader stalled: no pause was longer than 50 ms and than three usual gaps. "
+    stall = (
+        "A hole with a red floor is a stall: a pause longer than 50 ms and than three times the "
+        "reader\u2019s usual gap"
+    )
+    lone = any(timeline.lone_tokens(strip.holes) for strip in strips)
+    return f"{stall}; thin lines in it are single tokens. " if lone else f"{stall}. "
+
+
+def _waits(rows: Sequence[waits.Row]) -> str:
+    stalls = "Red ticks are stalls. " if _any_stall(rows) else ""
+    alone = (
+        "The thick tick is the worst pause of the arm\u2019s own null run, which client and "
+        "machine add by themselves."
+    )
+    return (
+        f"One tick a pause between two tokens of a reader, all shots and blocks. {stalls}"
+        f"Dashed is where a stall begins. "
+        f"{alone if any(row.client_ms for row in rows) else ''}"
+    ).rstrip()
+
+
+def _any_stall(rows: Sequence[waits.Row]) -> bool:
+    return any(row.stalled_ms for row in rows)
 
 
 def _others(panels: list[timeline.Panel], words: dict[str, str]) -> Markup | None:

@@ -173,15 +173,18 @@ _ROUND = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000
 def figure(panels: Sequence[Panel], axis: Axis, words: dict[str, str]) -> Markup:
     """Panels under each other on one axis."""
     top = max((s.quiet_rate for panel in panels for s in panel.strips), default=1.0) or 1.0
+    worst = [panel.worst_ms for panel in panels]
     return el(
         "div",
-        [_drawn(panel, axis, words, top / QUIET_SHARE) for panel in panels],
+        [_drawn(panel, axis, words, top / QUIET_SHARE, worst) for panel in panels],
         _axis(axis),
         class_="timeline",
     )
 
 
-def _drawn(panel: Panel, axis: Axis, words: dict[str, str], full: float) -> Markup:
+def _drawn(
+    panel: Panel, axis: Axis, words: dict[str, str], full: float, beside: list[float]
+) -> Markup:
     title = "null run" if panel.null else panel.arm
     name = f"{panel.arm}, no prompt sent: client and machine" if panel.null else words[panel.arm]
     took = spoken(panel.hit_s * 1e3, "ms") if panel.hit_s < 1 else spoken(panel.hit_s, "s")
@@ -193,14 +196,14 @@ def _drawn(panel: Panel, axis: Axis, words: dict[str, str], full: float) -> Mark
         el(
             "header",
             el("h3", el("span", title, class_="arm"), " ", el("span", name, class_="words")),
-            el("p", "worst pause ", el("b", spoken(panel.worst_ms, "ms"))),
+            el("p", "worst pause ", el("b", spoken(panel.worst_ms, "ms", beside=beside))),
         ),
         el(
             "div",
             el("div", el("span", what), class_="hit", style=shade),
             el("span", "quiet", class_="phase"),
             _recovery(left, right),
-            [_strip_drawn(strip, axis, full) for strip in panel.strips],
+            [_strip_drawn(strip, axis, full, beside) for strip in panel.strips],
             class_="strips",
         ),
         class_="panel null" if panel.null else "panel",
@@ -213,7 +216,7 @@ def _recovery(hit: float, answered: float) -> Markup | None:
     return el("span", "recovery", class_="phase", style=style) if answered < 0.84 else None
 
 
-def _strip_drawn(strip: Strip, axis: Axis, full: float) -> Markup:
+def _strip_drawn(strip: Strip, axis: Axis, full: float, beside: list[float]) -> Markup:
     worst = spoken(strip.worst.length_ms, "ms") if strip.worst else "none"
     said = (
         f"{strip.name}: quiet {number(strip.quiet_rate)} tokens/s, worst pause {worst}, "
@@ -233,10 +236,10 @@ def _strip_drawn(strip: Strip, axis: Axis, full: float) -> Markup:
         aria_label=said,
     )
     label = el("span", strip.name, class_="name")
-    return el("div", svg, label, _mark(strip, axis), class_="strip")
+    return el("div", svg, label, _mark(strip, axis, beside), class_="strip")
 
 
-def _mark(strip: Strip, axis: Axis) -> Markup | None:
+def _mark(strip: Strip, axis: Axis, beside: list[float]) -> Markup | None:
     """The worst pause's length, written in or beside its hole, if it is a stall."""
     worst = strip.worst
     if worst is None or worst.length_ms <= strip.threshold_ms:
@@ -244,7 +247,7 @@ def _mark(strip: Strip, axis: Axis) -> Markup | None:
     middle = (worst.start_s + worst.end_s) / 2
     return el(
         "span",
-        spoken(worst.length_ms, "ms"),
+        spoken(worst.length_ms, "ms", beside=beside),
         class_="mark",
         style=f"left:{axis.percent(middle)}",
     )
@@ -294,11 +297,16 @@ def _holes(holes: Iterable[Hole], axis: Axis) -> str:
 
 
 def _lone(holes: Sequence[Hole], axis: Axis) -> str:
-    """An upright line for every token that stands alone between two stalls."""
+    """An upright line for every token that stands alone."""
     top = HEIGHT * (1 - QUIET_SHARE)
-    starts = {hole.start_s for hole in holes}
-    alone = [hole.end_s for hole in holes if hole.end_s in starts]
+    alone = lone_tokens(holes)
     return "".join(f"M{axis.share(at) * WIDTH:.1f} {HEIGHT}V{top:.0f}" for at in alone)
+
+
+def lone_tokens(holes: Sequence[Hole]) -> list[float]:
+    """When tokens came that stand alone between two stalls."""
+    starts = {hole.start_s for hole in holes}
+    return [hole.end_s for hole in holes if hole.end_s in starts]
 
 
 def _axis(axis: Axis) -> Markup:

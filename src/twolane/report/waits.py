@@ -104,16 +104,16 @@ def figure(rows: Sequence[Row]) -> Markup:
     axis = LogAxis.over(ms for row in rows for ms in (*row.pauses_ms, row.client_ms or 0.0))
     return el(
         "div",
-        [_drawn(row, axis) for row in rows],
+        [_drawn(row, axis, [one.worst_ms for one in rows]) for row in rows],
         _axis(axis),
         class_="waits",
     )
 
 
-def _drawn(row: Row, axis: LogAxis) -> Markup:
+def _drawn(row: Row, axis: LogAxis, beside: list[float]) -> Markup:
     said = (
-        f"{row.arm}: {len(row.pauses_ms)} pauses, worst {spoken(row.worst_ms, 'ms')}, "
-        f"null run {spoken(row.client_ms, 'ms')}"
+        f"{row.arm}: {len(row.pauses_ms)} pauses, worst {spoken(row.worst_ms, 'ms', beside=beside)}, "
+        f"null run {spoken(row.client_ms, 'ms', beside=beside)}"
     )
     client = el("path", d=_ticks([row.client_ms], axis), class_="client") if row.client_ms else None
     svg = el(
@@ -129,7 +129,7 @@ def _drawn(row: Row, axis: LogAxis) -> Markup:
     )
     worst = el(
         "span",
-        spoken(row.worst_ms, "ms"),
+        spoken(row.worst_ms, "ms", beside=beside),
         class_="mark",
         style=f"left:{axis.percent(row.worst_ms)}",
     )
