@@ -109,6 +109,29 @@ def test_legends_name_only_what_is_drawn(tmp_path: Path) -> None:
     assert "Red ticks" in page
 
 
+def test_an_arm_whose_interference_cell_is_coded_is_hollow_without_a_ratio(
+    tmp_path: Path,
+) -> None:
+    busy = {INTERFERENCE.id: [Code(code="BUSY", why="other programs used 31 % of CPU time")]}
+    page = html(load(make(tmp_path / "r", codes={"split_1p1d": busy})))
+    assert 'class="panel excluded"' in page
+    assert 'class="row excluded"' in page
+    assert "On this evidence run copies_256" in page
+    interference = page.split('<tbody><tr class="cell">')[1]
+    assert interference.count("BUSY") == interference.count('<s class="value">') == 7
+    assert 'class="better"' not in interference
+
+
+def test_with_every_arm_coded_nothing_is_green_and_the_page_cannot_answer(tmp_path: Path) -> None:
+    busy = {INTERFERENCE.id: [Code(code="BUSY", why="other programs used 31 % of CPU time")]}
+    codes = {arm.name: busy for arm in ARMS}
+    page = html(load(make(tmp_path / "r", blocks=2, codes=codes)))
+    assert "<b>This run cannot answer: other programs used" in page
+    assert '<strong class="best">' not in page
+    interference = page.split('<tbody><tr class="cell">')[1]
+    assert 'class="versus"' not in interference
+
+
 def test_disagreeing_greedy_text_is_shown_and_excludes_the_arm(tmp_path: Path) -> None:
     page = html(load(make(tmp_path / "r", spoil_greedy="split_1p1d")))
     assert "19 of 20 equal" in page

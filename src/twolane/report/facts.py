@@ -126,6 +126,11 @@ class Facts:
         """Cells that enter no verdict."""
         return [measured for measured in self.measured if measured.codes]
 
+    def codes(self, run: Run, cell: AnyCell) -> list[str]:
+        """The reason codes of one cell of one run, each once."""
+        mine = [m for m in self.coded() if m.run.id == run.id and m.cell.id == cell.id]
+        return list(dict.fromkeys(code.code for measured in mine for code in measured.codes))
+
     @property
     def blocks(self) -> int:
         return len(self.results.blocks)

@@ -120,7 +120,11 @@ def _section(name: str, title: str, inside: Markup) -> Markup:
 def _streams(facts: Facts, words: dict[str, str]) -> Markup:
     cell = facts.interference
     assert cell is not None
-    every = [p for run in facts.results.runs for p in timeline.panels(run, cell)]
+    every = [
+        panel
+        for run in facts.results.runs
+        for panel in timeline.panels(run, cell, facts.codes(run, cell))
+    ]
     if not every:
         return el("p", "No shot of this cell can be drawn: a reader never streamed.")
     first = _first_shots(every, facts.arms)

@@ -81,21 +81,22 @@ class Panel:
     begin_s: float
     end_s: float
     strips: tuple[Strip, ...]
+    codes: tuple[str, ...] = ()  # why it enters no verdict: drawn hollow
 
     @property
     def worst_ms(self) -> float:
         return max((s.worst.length_ms for s in self.strips if s.worst), default=0.0)
 
 
-def panels(run: Run, cell: InterferenceCell) -> list[Panel]:
-    """Every shot of `cell` in `run`, the null shot first."""
+def panels(run: Run, cell: InterferenceCell, codes: Iterable[str] = ()) -> list[Panel]:
+    """Every shot of `cell` in `run`, the null shot first. `codes` are those of the cell."""
     shots: dict[int, list[stats.Victim]] = {}
     for victim in stats.victims(run.requests("victim", "aggressor", "null", cell=cell.id)):
         shots.setdefault(victim.request.shot, []).append(victim)
-    return [_panel(run, shot, found) for shot, found in sorted(shots.items())]
+    return [_panel(run, shot, found, tuple(codes)) for shot, found in sorted(shots.items())]
 
 
-def _panel(run: Run, shot: int, victims: Sequence[stats.Victim]) -> Panel:
+def _panel(run: Run, shot: int, victims: Sequence[stats.Victim], codes: tuple[str, ...]) -> Panel:
     phases = victims[0].phases
     return Panel(
         arm=run.arm,
@@ -106,6 +107,7 @@ def _panel(run: Run, shot: int, victims: Sequence[stats.Victim]) -> Panel:
         begin_s=(phases.quiet_ns - phases.hit_ns) / NS,
         end_s=(phases.end_ns - phases.hit_ns) / NS,
         strips=tuple(_strip(victim) for victim in victims),
+        codes=codes,
     )
 
 
@@ -196,7 +198,12 @@ def _drawn(
         el(
             "header",
             el("h3", el("span", title, class_="arm"), " ", el("span", name, class_="words")),
-            el("p", "worst pause ", el("b", spoken(panel.worst_ms, "ms", beside=beside))),
+            el(
+                "p",
+                "worst pause ",
+                el("b", spoken(panel.worst_ms, "ms", beside=beside)),
+                _codes(panel),
+            ),
         ),
         el(
             "div",
@@ -206,8 +213,13 @@ def _drawn(
             [_strip_drawn(strip, axis, full, beside) for strip in panel.strips],
             class_="strips",
         ),
-        class_="panel null" if panel.null else "panel",
+        class_=f"panel{' null' * panel.null}{' excluded' * bool(panel.codes)}",
     )
+
+
+def _codes(panel: Panel) -> Markup | None:
+    codes = [el("a", code, href="#excluded") for code in panel.codes]
+    return el("span", codes, class_="codes") if codes else None
 
 
 def _recovery(hit: float, answered: float) -> Markup | None:

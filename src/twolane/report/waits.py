@@ -61,6 +61,7 @@ class Row:
     stalled_ms: tuple[float, ...]
     threshold_ms: float
     client_ms: float | None
+    excluded: bool = False  # drawn hollow, since a reason code spoils it
 
     @property
     def pauses_ms(self) -> tuple[float, ...]:
@@ -88,6 +89,7 @@ def _row(panels: Sequence[Panel]) -> Row:
         stalled_ms=tuple(ms for ms, threshold in pauses if ms > threshold),
         threshold_ms=max((strip.threshold_ms for _, strip in strips), default=0.0),
         client_ms=max(alone, default=None),
+        excluded=all(panel.codes for panel in panels),
     )
 
 
@@ -111,10 +113,8 @@ def figure(rows: Sequence[Row]) -> Markup:
 
 
 def _drawn(row: Row, axis: LogAxis, beside: list[float]) -> Markup:
-    said = (
-        f"{row.arm}: {len(row.pauses_ms)} pauses, worst {spoken(row.worst_ms, 'ms', beside=beside)}, "
-        f"null run {spoken(row.client_ms, 'ms', beside=beside)}"
-    )
+    worst, alone = (spoken(ms, "ms", beside=beside) for ms in (row.worst_ms, row.client_ms))
+    said = f"{row.arm}: {len(row.pauses_ms)} pauses, worst {worst}, null run {alone}"
     client = el("path", d=_ticks([row.client_ms], axis), class_="client") if row.client_ms else None
     svg = el(
         "svg",
@@ -127,15 +127,20 @@ def _drawn(row: Row, axis: LogAxis, beside: list[float]) -> Markup:
         role="img",
         aria_label=said,
     )
-    worst = el(
+    mark = el(
         "span",
-        spoken(row.worst_ms, "ms", beside=beside),
+        worst,
         class_="mark",
         style=f"left:{axis.percent(row.worst_ms)}",
     )
     limit = el("i", class_="limit", style=f"left:{axis.percent(row.threshold_ms)}")
     name = el("span", row.arm, class_="arm")
-    return el("div", name, el("div", limit, svg, worst, class_="lane"), class_="row")
+    return el(
+        "div",
+        name,
+        el("div", limit, svg, mark, class_="lane"),
+        class_="row excluded" if row.excluded else "row",
+    )
 
 
 def _ticks(values: Iterable[float], axis: LogAxis) -> str:
