@@ -1,8 +1,8 @@
 """Made-up results, clearly fake: a campaign folder with the shape of the demo's and its figures.
 
 Three arms on two cores, as a probe of the real engines saw them: two copies at budget 2,048
-(worst pause 2,206 ms), two copies at budget 256 (310 ms) and a split (46 ms; the client alone
-19 ms). Deterministic from the seed. Nothing here is a measurement, and the host says so.
+(worst pause 2,206 ms), two copies at budget 256 (310 ms) and a split (46 ms; the null
+run 19 ms). Deterministic from the seed. Nothing here is a measurement, and the host says so.
 """
 
 from __future__ import annotations
