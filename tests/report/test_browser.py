@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tests.report.synthetic import GRID, make
+from tests.report.synthetic import GRID, INTERFERENCE, make
 
 from twolane.records import Code
 from twolane.report import write
@@ -141,6 +141,20 @@ def test_the_strips_show_the_stall_as_a_hole(opened: Opened) -> None:
         holes.append(1 - len(blue) / len(inside))
     assert holes[0] > 0.2
     assert holes[1] < 0.02
+
+
+def test_a_spoiled_arm_is_hollow_and_stands_on_the_same_axis(browser: Any, tmp_path: Path) -> None:
+    busy = {INTERFERENCE.id: [Code(code="BUSY", why="other programs used 31 % of CPU time")]}
+    one = Opened(browser, write(make(tmp_path / "r", codes={"split_1p1d": busy})), 1280)
+    fills, lefts = one.page.evaluate(
+        """[...document.querySelectorAll('#streams > .timeline > .panel')].map((panel) =>
+            [getComputedStyle(panel.querySelector('.band')).fill,
+             panel.querySelector('svg').getBoundingClientRect().left])
+            .reduce(([a, b], [x, y]) => [[...a, x], [...b, y]], [[], []])"""
+    )
+    assert [fill == "none" for fill in fills] == [False, False, True, False]
+    assert len(set(lefts)) == 1
+    one.page.close()
 
 
 def test_every_chart_has_marks(opened: Opened) -> None:

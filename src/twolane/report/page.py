@@ -188,7 +188,7 @@ def _waits(rows: Sequence[waits.Row]) -> str:
 
 
 def _any_stall(rows: Sequence[waits.Row]) -> bool:
-    return any(row.stalled_ms for row in rows)
+    return any(row.stalled_ms for row in rows if not row.excluded)
 
 
 def _others(panels: list[timeline.Panel], words: dict[str, str]) -> Markup | None:
