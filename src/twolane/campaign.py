@@ -75,6 +75,12 @@ async def run(
     """
     planned = plan.runs(campaign)
     total = len(planned)
+    if beyond := sorted(b + 1 for b in blocks if b >= campaign.blocks):
+        raise QuestionError(
+            f"no block {beyond[0]}",
+            place=str(campaign.path),
+            remedy=f"the campaign has {campaign.blocks} block(s), counted from 1",
+        )
     kind = campaign.models.node.platform
     installed.require(kind, (p.layout for p in planned))
     devices.require((p.layout for p in planned), kind, results)

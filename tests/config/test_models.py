@@ -90,6 +90,7 @@ FAULTS = [
     ("      a: {gpus: $GROUP_A}\n      b: {prefill: a}\n", 9, 10, "nothing", "exactly one"),
     ("      a: {gpus: $GROUP_A}\n      b: {prefill: a, decode: aa}\n", 9, 31, "'aa'", "'a'"),
     ("      a: {gpus: $GROUP_A}\n      b: {prefill: a, decode: a}\n", 9, 10, "device 0", "group"),
+    ("      a: {copies: []}\n", 8, 10, "nothing", "exactly one"),
     ("      a: {gpus: $GROUP_A\n", 9, 1, "expected", "YAML"),
     ("      a:\n", 8, 7, "models.qwen38_27b.layouts.a", "correct"),
 ]

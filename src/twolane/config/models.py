@@ -212,7 +212,7 @@ class _LayoutReader:
         shape = self.shape.layouts[name]
         kinds = {
             "one engine (gpus or cores)": shape.gpus is not None or shape.cores is not None,
-            "copies": shape.copies is not None,
+            "copies": bool(shape.copies),
             "a pair (prefill and decode)": bool(shape.prefill and shape.decode),
         }
         if sum(kinds.values()) != 1 or bool(shape.prefill) != bool(shape.decode):
