@@ -19,6 +19,8 @@ from twolane.diagnosis.postmortem import diagnose
 from twolane.diagnosis.preflight import Places, check
 from twolane.errors import QuestionError
 
+_HEAD = 65536
+
 
 class Said(NamedTuple):
     text: str
@@ -37,7 +39,14 @@ def load_deployment(path: Path) -> Deployment:
         raise QuestionError(
             f"cannot be read: {error}", place=str(path), remedy="name a readable JSON file"
         ) from error
-    return with_model(read_deployment(content, str(path)))
+    deployment = read_deployment(content, str(path))
+    if not any(engine.argv for engine in deployment.engines):
+        raise QuestionError(
+            "no engine with a command line",
+            place=str(path),
+            remedy='give "engines": [{"name": ..., "role": ..., "argv": [...]}]',
+        )
+    return with_model(deployment)
 
 
 def with_model(deployment: Deployment) -> Deployment:
@@ -103,7 +112,32 @@ def run_diagnose(
         )
     if not logs and before is None:
         raise QuestionError("no log and no metrics given", remedy="name at least one engine log")
+    _refuse_unreadable(logs)
     deployment = load_deployment(engines) if engines is not None else None
     answer = diagnose(logs, deployment, before, after)
     text = to_text(answer.findings, answer.cause)
     return Said(text, to_json(answer), exit_code(answer.findings))
+
+
+def _refuse_unreadable(logs: Sequence[Path]) -> None:
+    """Raises QuestionError if there are logs and none of them holds text: silence is no health."""
+    unreadable = [(log, why) for log in logs if (why := _why_unreadable(log))]
+    if logs and len(unreadable) == len(logs):
+        log, why = unreadable[0]
+        raise QuestionError(
+            why, place=str(log), remedy="name the file that the engine's output went to, as UTF-8"
+        )
+
+
+def _why_unreadable(log: Path) -> str:
+    """Why nothing could be found in `log`, from its first bytes; empty for text."""
+    if not log.is_file():
+        return ""  # a pipe, or missing: reading it says so
+    with log.open("rb") as file:
+        head = file.read(_HEAD)
+    if not head:
+        return "the log is empty"
+    # A crash may leave a page of zeros in a log; a third of them is another kind of file.
+    if head.count(0) * 3 > len(head):
+        return "not a text log: binary, or UTF-16"
+    return ""
