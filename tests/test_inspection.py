@@ -172,6 +172,20 @@ async def test_figures_of_a_coded_cell_are_judged(tmp_path: Path) -> None:
     assert read_json(tmp_path / "findings.json", Findings).postmortems[0].about == "c4"
 
 
+@pytest.mark.parametrize(("cell", "found"), [("c4 in512 out64 n24", True), ("ramp 6000", False)])
+async def test_a_warm_cache_is_no_fault_where_it_is_the_point(
+    tmp_path: Path, cell: str, found: bool
+) -> None:
+    planned = load_campaign(DEMO)
+    made = launches(planned.model, split(planned), "cpu")
+    name = made[0].engine.name
+    before = {"vllm:prefix_cache_queries_total": 0.0, "vllm:prefix_cache_hits_total": 0.0}
+    after = {"vllm:prefix_cache_queries_total": 9000.0, "vllm:prefix_cache_hits_total": 6000.0}
+    inspector = Inspector(tmp_path, planned, split(planned), lambda _: None)
+    answer = await inspector.after(cell, made, {name: before}, {name: after})
+    assert ("BENCH01" in [f.rule for f in answer.findings]) is found
+
+
 def finding(rule: str, severity: str) -> Finding:
     return Finding(
         rule=rule, severity=severity, where="e0", title="title", consequence="so", fix="fix",  # type: ignore[arg-type]
