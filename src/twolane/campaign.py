@@ -237,7 +237,8 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
             started_ns=result.started_ns,
             ended_ns=result.ended_ns,
             window_ns=result.window_ns,
-            values=summarise(cell, requests, result.window_ns),
+            values=summarise(cell, requests, result.window_ns)
+            | {"foreign_cpu_share": round(foreign_share, 4)},
             codes=codes,
         )
     )
