@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.diagnosis.fleet import DENSE, MTP, pair, single
+from tests.diagnosis.fleet import DENSE, MTP, pair, single, unconnected
 
 from twolane.diagnosis.deployment import Deployment
 
@@ -99,6 +99,7 @@ CASES: dict[str, tuple[Deployment, Deployment]] = {
     ),
     "PAIR13": (pair(model="mla", p=mtp(1), d=mtp(2)), pair(model="mla", both=MTP)),
     "PAIR16": (pair(d="--block-size 16"), pair(both="--block-size 16")),
+    "PAIR18": (unconnected(pair(), "d0"), unconnected(pair(), "p0", "d0")),
     "PORT01": (pair(p="-dp 128", penv={SIDE: "5600"}, denv={SIDE: "5700"}), pair(p="-dp 100")),
     "PORT02": (
         pair(phost="10.0.0.1", dhost="10.0.0.2", penv={HOST: "10.0.0.2"}),

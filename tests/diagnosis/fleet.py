@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
+
 from twolane.diagnosis.deployment import Deployment, Engine
 
 DENSE: dict[str, Any] = {
@@ -110,6 +112,17 @@ def pair(
         )
     )  # fmt: skip
     return Deployment(model_config=config, engines=[prefill, decode], **fields)
+
+
+def unconnected(deployment: Deployment, *names: str) -> Deployment:
+    """The same engines, those of `names` without a KV connector."""
+    engines = []
+    for one in deployment.engines:
+        argv, at = list(one.argv), one.argv.index("--kv-transfer-config")
+        if one.name in names:
+            del argv[at : at + 2]
+        engines.append(msgspec.structs.replace(one, argv=argv))
+    return msgspec.structs.replace(deployment, engines=engines)
 
 
 def single(args: str = "", *, model: str = "dense", env: Any = None, **fields: Any) -> Deployment:

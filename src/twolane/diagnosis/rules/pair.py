@@ -309,4 +309,17 @@ RULES = (
             r"Remote KV pages do not cover the requested range",
         ),
     ),
+    Rule(
+        id="PAIR18",
+        title="KV connector on one side only",
+        severity="error",
+        when="a prefill and a decode engine, --kv-transfer-config in argv of one side only",
+        so="Both start and answer; no KV moves, and the decode engine prefills every prompt again.",
+        fix=(
+            "Give both sides --kv-transfer-config with the same kv_connector: kv_role kv_producer "
+            "on prefill, kv_consumer on decode."
+        ),
+        source="PERF03 is what it looks like afterwards",
+        pair=checks.connector_once,
+    ),
 )

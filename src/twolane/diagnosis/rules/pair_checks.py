@@ -93,6 +93,17 @@ def block_once(prefill: Side, decode: Side) -> Iterator[Hit]:
         yield Hit(f"--block-size {one.block} on {one.name} alone", "block_size", side=one.name)
 
 
+def connector_once(prefill: Side, decode: Side) -> Iterator[Hit]:
+    """One engine of a pair can hand over or take KV, the other cannot."""
+    lacks = [
+        s for s in (prefill, decode) if s.transfer is None and not s.args.text("kv_transfer_config")
+    ]
+    if len(lacks) == 1:
+        yield Hit(
+            f"no --kv-transfer-config on {lacks[0].name}", "kv_transfer_config", side=lacks[0].name
+        )
+
+
 def tp_divide(prefill: Side, decode: Side) -> Iterator[Hit]:
     small, large = sorted((prefill.tp, decode.tp))
     if prefill.nixl and decode.nixl and large % small:
