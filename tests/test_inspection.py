@@ -91,6 +91,12 @@ def test_foreign_engines_are_checked_too(tmp_path: Path) -> None:
     assert "ENV04" in result.output
 
 
+def test_a_model_of_which_nothing_is_known_is_named() -> None:
+    said = inspection.check_files(ROOT / "configs/models.yaml", None).text
+    assert "no config.json of Qwen/Qwen3.8-27B, zai-org/GLM-5.3-Flash here" in said
+    assert "no config.json" not in inspection.check_files(DEMO, None).text
+
+
 def test_a_check_of_nothing_is_a_bad_question() -> None:
     assert CliRunner().invoke(cli, ["check"]).exit_code == 2
     assert CliRunner().invoke(cli, ["diagnose"]).exit_code == 2

@@ -18,8 +18,14 @@ from twolane import devices
 from twolane.config import Campaign, Layout, Model, load_campaign, load_models, source
 from twolane.config.models import Platform
 from twolane.diagnosis import figures
-from twolane.diagnosis.commands import Said, load_deployment, with_model
-from twolane.diagnosis.deployment import Deployment, Engine
+from twolane.diagnosis.commands import (
+    Said,
+    config_paths,
+    load_deployment,
+    model_config,
+    with_model,
+)
+from twolane.diagnosis.deployment import Deployment, Engine, Side
 from twolane.diagnosis.findings import (
     SYMPTOM,
     Diagnosis,
@@ -107,9 +113,24 @@ def check_files(path: Path | None, engines: Path | None) -> Said:
     if path is None and engines is None:
         raise QuestionError("nothing to check", remedy="name a campaign, or --engines FILE")
     findings = preflight_file(path) if path is not None else []
+    models = {model.path for model, _, _ in _layouts(path)} if path is not None else set()
     if engines is not None:
-        findings = in_order([*findings, *check(load_deployment(engines))])
-    return Said(to_text(findings), to_json(findings), exit_code(findings))
+        foreign = load_deployment(engines)
+        findings = in_order([*findings, *check(foreign)])
+        if foreign.model_config is None:
+            models |= {Side(engine, foreign).args.model or "?" for engine in foreign.engines}
+    return Said(to_text(findings) + _unasked(models), to_json(findings), exit_code(findings))
+
+
+def _unasked(models: Iterable[str]) -> str:
+    """A line about the models of which nothing is known here: silence is no clean bill."""
+    unknown = [m for m in sorted(models) if not any(map(model_config, config_paths(m)))]
+    if not unknown:
+        return ""
+    return (
+        f"\nnote: no config.json of {', '.join(unknown)} here: rules that need it (state layout, "
+        "heads, positions, KV memory) were not asked"
+    )
 
 
 def _layouts(path: Path) -> Iterable[tuple[Model, Layout, Platform]]:
