@@ -2,10 +2,10 @@
 
 NIXL's Python binding (1.5.1, `nixl_cu13/_api.py`) sets the thread's pause to 0, so it polls
 without end; no option or variable of NIXL, UCX or vLLM changes that. On a GPU host the thread has
-a core of its own. Where an engine *is* one core, it takes every second slice from the model, and
-the split, the only layout with NIXL, would be blamed for it: 4.6 s instead of 1.8 s for the same
-prefill. (Lowering the thread's priority instead makes it hold its lock while it waits for the
-core: transfers then took 1.7 s.)
+a core of its own. Where an engine *is* one core, the thread competes with the model for it, and the
+split, the only layout with NIXL, would be blamed: an idle agent used 1.00 of a core with a pause of
+0 and 0.02 with one of 1 ms. (Lowering the thread's priority instead was tried: a transfer then took
+1.7 s once, probably because the thread holds a lock while it waits for the core.)
 
 vLLM calls `register` in each of its processes, as it does for every plugin of the group
 `vllm.general_plugins`. It does nothing unless VARIABLE is set, which `launch.py` does on CPU
