@@ -134,6 +134,21 @@ def test_an_engine_that_waits_for_its_listener_for_ever_is_found(tmp_path: Path)
     assert diagnose([log]).cause is None
 
 
+@pytest.mark.parametrize(("codes", "cause"), [("{}", "RUN27"), ("{'EngineCore_DP0': -9}", "RUN26")])
+def test_an_engine_core_that_went_without_a_word_is_the_cause(
+    tmp_path: Path, codes: str, cause: str
+) -> None:
+    log = tmp_path / "p0.log"
+    head = "(APIServer pid=4) "
+    lines = ["Traceback (most recent call last):", '  File "utils.py", line 3, in f',
+             "RuntimeError: Engine core initialization failed. See root cause above. "
+             f"Failed core proc(s): {codes}"]  # fmt: skip
+    log.write_text("".join(f"{head}{line}\n" for line in lines))
+    answer = diagnose([log])
+    assert answer.cause == cause
+    assert "OOM killer" in answer.findings[0].fix
+
+
 def test_an_error_that_no_rule_knows_is_shown(tmp_path: Path) -> None:
     head = "(EngineCore pid=5) ERROR 11-29 14:52:01 [core.py:1510] "
     lines = ["EngineCore failed to start.", "Traceback (most recent call last):",

@@ -136,7 +136,7 @@ async def test_an_engine_that_dies_or_hangs_at_start_up(
     if failure.known:
         assert failure.cause in seen.known, "preflight"
     for answer in (seen.alone, seen.together):
-        assert answer.cause == failure.cause, [f.rule for f in answer.findings]
+        assert answer.cause in failure.cause.split(" or "), [f.rule for f in answer.findings]
         assert failure.fix in answer.findings[0].fix
         assert answer.findings[0].evidence or answer is seen.together
 

@@ -189,13 +189,15 @@ def from_figures(services: list[Service]) -> Iterator[Dated]:
 
 
 def from_silence(readings: list[Reading], causes: set[str]) -> list[Dated]:
-    """Engines that ended in an error that no rule knows, or never became ready."""
+    """Engines that ended in an error that no rule knows, without a word, or never got ready."""
     found: list[Dated] = []
     for order, reading in enumerate(readings if not causes else []):
         ended = bool(reading.matches.keys() & {"RUN12", "RUN13"}) or not reading.ready
         match, rule = reading.raised, RULES["RUN22"]
         if match is None or not ended:
             match, rule = (None if reading.ready else reading.hangs), RULES["RUN19"]
+        if match is None and (wrapped := reading.matches.get("RUN12")):
+            match, rule = wrapped[0], RULES["RUN27"]  # vLLM saw the end before its exit code: '{}'
         if match is not None:
             lines = [text.strip() for text in (*match.before[-3:], match.line)]
             finding = finding_of(rule, where(match), value=match.line, fix="", evidence=lines)
