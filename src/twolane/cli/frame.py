@@ -1,0 +1,99 @@
+"""What every command shares: the group, its options, exit codes, and how Ctrl-C ends one."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import signal
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from twolane import __version__
+from twolane.config import Campaign
+from twolane.errors import AnswerError, QuestionError, TwolaneError
+
+T = TypeVar("T")
+
+OUT = click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True,
+    help="Folder of all campaigns' results.",
+)  # fmt: skip
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout.")
+
+ENGINES = click.option(
+    "--engines", type=click.Path(path_type=Path),
+    help="JSON of engines that twolane did not start: see docs/rules.md.",
+)  # fmt: skip
+ALLOW = click.option(
+    "--allow", multiple=True, metavar="RULE_ID", help="Start in spite of this rule's error."
+)
+
+
+class Group(click.Group):
+    """Turns twolane's own errors into a message and an exit code; anything else is a defect."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TwolaneError as error:
+            _complain(error)
+            ctx.exit(error.exit_code)
+        except OSError as error:
+            # A full disk or a folder that cannot be written is not a defect either.
+            _complain(
+                AnswerError(
+                    error.strerror or str(error),
+                    place=str(error.filename or ""),
+                    remedy="free some space or choose another folder; what was written is kept",
+                )
+            )
+            ctx.exit(1)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(130)
+
+
+def _complain(error: TwolaneError) -> None:
+    click.secho(f"error: {error}", fg="red", err=True)
+    for line in getattr(error, "log_tail", ())[-12:]:
+        click.echo(f"  | {line[:200]}", err=True)
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="twolane")
+def cli() -> None:
+    """What does one long prompt do to everybody else's stream, and which layout stops it?
+
+    Start with: twolane demo
+    """
+
+
+def interruptible(work: Coroutine[None, None, T]) -> T:
+    """Run `work`; SIGTERM ends it as Ctrl-C does, so that engines stop in good order."""
+
+    async def main() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def allowing(planned: Campaign, rules: tuple[str, ...]) -> Campaign:
+    return dataclasses.replace(planned, allow=(*planned.allow, *rules))
+
+
+def shipped(name: str) -> Path:
+    """A campaign that comes with twolane: beside the package when installed, else in configs/."""
+    package = Path(__file__).parents[1]
+    for folder in (package / "configs", package.parents[1] / "configs"):
+        if (folder / name).exists():
+            return folder / name
+    raise QuestionError(f"{name} is not here", place=str(package), remedy="reinstall twolane")

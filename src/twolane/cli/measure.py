@@ -1,0 +1,161 @@
+"""The commands that measure: demo, run, bench."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+
+from twolane import bench, campaign, report
+from twolane.analysis import results as stored
+from twolane.cli.frame import ALLOW, JSON, OUT, allowing, cli, interruptible, shipped
+from twolane.config import Campaign, load_campaign, parse_cell
+from twolane.live import LiveView
+from twolane.report import text as report_text
+
+
+@cli.command()
+@click.option("--blocks", type=click.IntRange(1), default=1, show_default=True,
+              help="How often every arm runs; one block is only indicative.")  # fmt: skip
+@OUT
+@JSON
+def demo(blocks: int, out: Path, as_json: bool) -> None:
+    """The main job on this machine, no GPU needed: two token budgets and the split, compared.
+
+    Starts real vLLM CPU engines with the bundled needle model, one core each.
+
+    \b
+    Example:
+      twolane demo
+      twolane demo --blocks 3
+    """
+    planned = dataclasses.replace(load_campaign(shipped("demo.yaml")), blocks=blocks)
+    _run(planned, out, as_json)
+
+
+@cli.command()
+@click.argument("path", metavar="CAMPAIGN", type=click.Path(path_type=Path))
+@click.option("--resume", is_flag=True,
+              help="Go on in the campaign's newest folder; what is done there stays.")  # fmt: skip
+@click.option("--block", "blocks", multiple=True, type=click.IntRange(1),
+              help="Only this block, counted from 1; may be given again.")  # fmt: skip
+@ALLOW
+@OUT
+@JSON
+def run(
+    path: Path,
+    *,
+    resume: bool,
+    blocks: tuple[int, ...],
+    allow: tuple[str, ...],
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Run a campaign: every arm started fresh, gated, measured and stopped, with a live view.
+
+    \b
+    Example:
+      twolane run configs/demo.yaml
+      twolane run configs/demo.yaml --resume
+    """
+    planned = allowing(load_campaign(path), allow)
+    _run(planned, out, as_json, resume=resume, blocks=[b - 1 for b in blocks])
+
+
+def _run(
+    planned: Campaign,
+    out: Path,
+    as_json: bool,
+    *,
+    resume: bool = False,
+    blocks: Collection[int] = (),
+) -> None:
+    with LiveView(Console(stderr=True)) as view:
+        outcome = interruptible(campaign.run(planned, out, view, continued=resume, blocks=blocks))
+    page = report.write(outcome.folder)
+    results = stored.load(outcome.folder)
+    sentence = report_text.verdict_sentence(results)
+    if as_json:
+        answer = {
+            "verdict": sentence,
+            "report": str(page),
+            "results": str(outcome.folder),
+            "runs": [{"id": r.id, "arm": r.arm, "status": r.status, "error": r.error}
+                     for r in outcome.runs],
+        }  # fmt: skip
+        click.echo(msgspec.json.encode(answer))
+    else:
+        Console().print(report_text.table(results))
+        click.echo(f"\n{sentence}\n\nreport: {page}")
+    for failed in outcome.failed:
+        click.secho(f"run {failed.id}: {failed.error}", fg="red", err=True)
+    if outcome.failed:
+        sys.exit(1)
+
+
+@cli.command("bench")
+@click.argument("url", metavar="URL")
+@click.option("--cell", "cells", multiple=True, required=True, metavar="CELL",
+              help="A workload, in the words of campaign.yaml; may be given again.")  # fmt: skip
+@click.option("--model", help="Default: the first that the server lists.")
+@click.option("--metrics", multiple=True, metavar="[NAME=]URL",
+              help="An engine behind it; name it prefill... or decode... in a split.")  # fmt: skip
+@click.option("--chat", is_flag=True, help="Use /v1/chat/completions.")
+@click.option("--seed", type=click.IntRange(0), help="Default: new prompts every time.")
+@click.option("--calibrate/--no-calibrate", "calibrated", default=True, show_default=True,
+              help="First measure, in some seconds, what the client adds itself.")  # fmt: skip
+@OUT
+@JSON
+def bench_(
+    url: str,
+    cells: tuple[str, ...],
+    *,
+    model: str | None,
+    metrics: tuple[str, ...],
+    chat: bool,
+    seed: int | None,
+    calibrated: bool,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Cells against any OpenAI-compatible server; exit 1 where one is spoilt.
+
+    \b
+    Example:
+      twolane bench http://127.0.0.1:8000 --cell 'c64 in1024 out1024 60s' --cell 'fresh 128k' \\
+          --cell 'interference victims=2 prompt=60k' --metrics http://127.0.0.1:8000
+    """
+    asked = [parse_cell(text) for text in cells]
+    engines = bench.engines_by_name(metrics)
+    server = bench.find(url, model)
+    if seed is None:
+        seed = time.time_ns() // 1000
+    with LiveView(Console(stderr=True)) as view:
+        outcome = interruptible(
+            bench.run(
+                server,
+                asked,
+                out,
+                view,
+                seed=seed,
+                engines=engines,
+                chat=chat,
+                calibrated=calibrated,
+            )
+        )
+    if as_json:
+        click.echo(msgspec.json.encode(bench.answer(outcome)))
+    else:
+        Console().print(report_text.table(stored.load(outcome.folder)))
+        for cell in outcome.cells:
+            for code in cell.codes:
+                click.secho(f"{cell.cell.id}: {code.code}: {code.why}", fg="yellow")
+        click.echo(f"\nresults: {outcome.folder}")
+    if not outcome.good:
+        sys.exit(1)

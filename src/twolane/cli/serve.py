@@ -1,0 +1,134 @@
+"""The commands that serve: up, proxy, and conformance, which tries any router."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from twolane import campaign
+from twolane.cli.frame import ALLOW, JSON, OUT, allowing, cli, interruptible
+from twolane.config import load_campaign
+from twolane.errors import QuestionError
+
+
+@cli.command()
+@click.argument("path", metavar="CAMPAIGN", type=click.Path(path_type=Path))
+@click.argument("arm", metavar="ARM")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
+              help="Where clients connect; 0 picks a free port.")  # fmt: skip
+@ALLOW
+@OUT
+def up(path: Path, arm: str, port: int, allow: tuple[str, ...], out: Path) -> None:
+    """Start one arm's engines and its router, print the endpoint, stop all of it on Ctrl-C.
+
+    \b
+    Example:
+      twolane up configs/demo.yaml split_1p1d
+    """
+    planned = allowing(load_campaign(path), allow)
+    interruptible(campaign.serve(planned, arm, out, port=port, say=click.echo))
+
+
+@cli.command()
+@click.option("--prefill", multiple=True, metavar="[NAME=]URL[*WEIGHT]", help="A prefill engine.")
+@click.option("--decode", multiple=True, metavar="[NAME=]URL[*WEIGHT]", help="A decode engine.")
+@click.option("--aggregated", multiple=True, metavar="[NAME=]URL", help="An engine for both.")
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
+              help="0 picks a free port and prints it.")  # fmt: skip
+@click.option("--ledger", type=click.Path(path_type=Path), help="Append one JSON line a request.")
+@click.option("--model", help="Only where the engines do not list theirs.")
+@click.option("--api-key", "api_keys", multiple=True, envvar="TWOLANE_API_KEYS",
+              help="A key that clients must give; several, or in TWOLANE_API_KEYS.")  # fmt: skip
+@click.option("--split-from", "split_from_tokens", type=click.IntRange(0), metavar="TOKENS",
+              help="Prompts of fewer tokens (about) go straight to one engine.")  # fmt: skip
+@click.option("--backlog", "backlog_tokens", type=click.IntRange(1), metavar="TOKENS",
+              help="Prompt tokens one prefill engine is given at a time; more wait.")  # fmt: skip
+@click.option("--decode-limit", type=click.IntRange(1), metavar="N",
+              help="Requests one decode engine is given at a time; more wait.")  # fmt: skip
+@click.option("--retry-share", type=click.FloatRange(0, 1),
+              help="Share of requests asked again where an engine broke off.")  # fmt: skip
+@click.option("--tokenise-once", is_flag=True, default=None,
+              help="Give P's token ids to D, so that D does not tokenise again.")  # fmt: skip
+@click.option("--queue", "queue_limit", type=click.IntRange(0), metavar="N",
+              help="Requests that may wait; further ones are refused with 429.")  # fmt: skip
+@click.option("--queue-timeout", "queue_timeout_s", type=click.FloatRange(0), metavar="SECONDS",
+              help="How long a request may wait before it is refused with 503.")  # fmt: skip
+def proxy(
+    prefill: tuple[str, ...],
+    decode: tuple[str, ...],
+    aggregated: tuple[str, ...],
+    *,
+    host: str,
+    port: int,
+    ledger: Path | None,
+    model: str | None,
+    **limits: Any,
+) -> None:
+    """The prefill/decode proxy alone, in front of engines that somebody else started.
+
+    \b
+    Example:
+      twolane proxy --prefill http://127.0.0.1:8100 --decode http://127.0.0.1:8200
+    """
+    from twolane.proxy.config import config_from_urls  # noqa: PLC0415 - keeps `--help` fast
+    from twolane.proxy.server import run as serve  # noqa: PLC0415
+
+    serve(
+        config_from_urls(
+            prefill,
+            decode,
+            aggregated,
+            host=host,
+            port=port,
+            ledger=ledger,
+            model=model,
+            limits={name: value for name, value in limits.items() if value is not None},
+        )
+    )
+
+
+@cli.command(context_settings={"ignore_unknown_options": True})
+@click.option("--rows", default="", metavar="TEXT", help="Only rows whose name holds this.")
+@click.option("--streams", multiple=True, type=click.IntRange(1), default=(256, 1000, 5000),
+              show_default=True, help="Streams that are open at once, one row each.")  # fmt: skip
+@click.option("--background", type=click.IntRange(0), default=0, show_default=True,
+              help="Streams of other users meanwhile, which no row may touch.")  # fmt: skip
+@click.option("--log", type=click.Path(path_type=Path), default="conformance.log",
+              show_default=True, help="What the router says.")  # fmt: skip
+@JSON
+@click.argument("command", nargs=-1, required=True, metavar="-- COMMAND...")
+def conformance(
+    command: tuple[str, ...],
+    *,
+    rows: str,
+    streams: tuple[int, ...],
+    background: int,
+    log: Path,
+    as_json: bool,
+) -> None:
+    """The fault table, before any prefill/decode router; exit 1 where a row fails.
+
+    Starts one prefill and one decode engine that break on request and the router by COMMAND, in
+    which {prefill}, {decode} (URLs), {prefill_address}, {decode_address} (HOST:PORT) and {port}
+    are filled in.
+
+    \b
+    Example:
+      twolane conformance -- twolane proxy --prefill {prefill} --decode {decode} --port {port}
+    """
+    from twolane.proxy.conformance import show, table  # noqa: PLC0415 - keeps `--help` fast
+    from twolane.proxy.conformance.play import play  # noqa: PLC0415
+
+    chosen = [row for row in table.rows(streams) if rows in row.name]
+    if not chosen:
+        raise QuestionError(f"no row's name holds {rows!r}", place="--rows")
+    told = show.nothing if as_json else show.line
+    outcome = interruptible(play(command, chosen, log, background=background, told=told))
+    click.echo(msgspec.json.encode(outcome) if as_json else show.summary(outcome))
+    if not outcome.passed:
+        sys.exit(1)
