@@ -1,0 +1,95 @@
+"""What an arm is made of, read from its engines as they ran: kind, token budget, devices.
+
+Rules of this file: facts of run.json alone. An arm's facts are those of its first run that started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from twolane.analysis.results import Run
+from twolane.records import EngineMeta, RunMeta
+
+Kind = Literal["one engine", "copies", "split"]
+_BUDGET = "--max-num-batched-tokens"
+_PLACES = frozenset({_BUDGET, "--port", "--host"})
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm's layout; `budget` is None where its engines were not told one, or not the same."""
+
+    name: str
+    kind: Kind
+    layout: str
+    budget: int | None
+    devices: int
+    engines: int
+    factor: str = ""
+    others: tuple[str, ...] = ()  # every setting besides the budget and the ports
+
+    @property
+    def split(self) -> bool:
+        return self.kind == "split"
+
+
+def arms(runs: Iterable[Run]) -> dict[str, Arm]:
+    """Every arm with at least one run whose engines are on record, in the order they first ran."""
+    found: dict[str, Arm] = {}
+    for run in runs:
+        if run.meta.engines and run.arm not in found:
+            found[run.arm] = _arm(run.meta)
+    return found
+
+
+def _arm(meta: RunMeta) -> Arm:
+    roles = {engine.role for engine in meta.engines}
+    kind: Kind = "one engine" if len(meta.engines) == 1 else "copies"
+    return Arm(
+        name=meta.arm,
+        kind="split" if roles & {"prefill", "decode"} else kind,
+        layout=meta.layout,
+        budget=budget(meta.engines),
+        devices=len({device for engine in meta.engines for device in engine.devices}),
+        engines=len(meta.engines),
+        factor=_factor(meta),
+        others=_others(meta.engines),
+    )
+
+
+def _others(engines: Iterable[EngineMeta]) -> tuple[str, ...]:
+    """The engines' command lines without what names a budget or a place, in a fixed order."""
+    return tuple(sorted(" ".join(_kept(engine.argv)) for engine in engines))
+
+
+def _kept(argv: list[str]) -> list[str]:
+    before = ["", *argv[:-1]]
+    return [
+        word
+        for word, last in zip(argv, before, strict=True)
+        if word.split("=", 1)[0] not in _PLACES and last not in _PLACES
+    ]
+
+
+def _factor(meta: RunMeta) -> str:
+    """What the campaign says that the arm is there to vary; empty where it says nothing."""
+    declared = meta.config.get("arms")
+    mine = declared.get(meta.arm) if isinstance(declared, dict) else None
+    return str(mine.get("factor", "")) if isinstance(mine, dict) else ""
+
+
+def budget(engines: Iterable[EngineMeta]) -> int | None:
+    """`--max-num-batched-tokens` of the engines, if they agree on one."""
+    found = {budget_of(engine.argv) for engine in engines}
+    return found.pop() if len(found) == 1 else None
+
+
+def budget_of(argv: list[str]) -> int | None:
+    """`--max-num-batched-tokens` out of an engine's command line, in either spelling."""
+    for here, after in zip(argv, [*argv[1:], ""], strict=True):
+        text = after if here == _BUDGET else here.removeprefix(f"{_BUDGET}=")
+        if (here == _BUDGET or here.startswith(f"{_BUDGET}=")) and text.isdigit():
+            return int(text)
+    return None
