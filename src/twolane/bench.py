@@ -20,7 +20,8 @@ from typing import Any, Final
 
 import msgspec
 
-from twolane import devices
+from twolane import devices, seal
+from twolane.analysis import measures
 from twolane.analysis.stats import summarise
 from twolane.clock import boot_id, now_ns, wall
 from twolane.engines import metrics
@@ -49,6 +50,7 @@ from twolane.records import (
     RunMeta,
     write_json,
 )
+from twolane.seal import RequestFile
 
 __all__ = ["Outcome", "Server", "answer", "engines_by_name", "find", "run"]
 
@@ -153,7 +155,7 @@ class _Bench:
         self.folder.mkdir(parents=True)
         self.meta = self._first_meta()
         write_json(self.folder / "run.json", self.meta)
-        self.requests = Appender(self.folder / "requests.jsonl")
+        self.requests = RequestFile(self.folder / "requests.jsonl")
         self.summary_lines = Appender(self.folder / "cells.jsonl")
         self.sampler = Sampler(self.folder / "metrics.jsonl")
 
@@ -272,7 +274,8 @@ class _Bench:
             codes=codes,
         )
         self.summaries.append(summary)
-        self.summary_lines.append(summary)
+        sealed = self.requests.sealed(self.meta, summary, measures=measures.VERSION)
+        self.summary_lines.append(sealed)
 
     async def _reset_caches(self) -> list[str]:
         """Empty the prefix caches of the engines that offer it; names of those that refused.
@@ -285,12 +288,13 @@ class _Bench:
         return [name for name, good in zip(self.engines, answers, strict=True) if good is False]
 
     def _finish(self, status: Status, error: str | None) -> None:
-        ended = wall().isoformat(timespec="seconds")
-        self.meta = msgspec.structs.replace(self.meta, status=status, error=error, ended_at=ended)
-        write_json(self.folder / "run.json", self.meta)
-        write_json(self.folder / "needle.json", NeedleResult(answers=self.answers))
         for open_file in (self.requests, self.summary_lines, self.sampler):
             open_file.close()
+        write_json(self.folder / "needle.json", NeedleResult(answers=self.answers))
+        ended = wall().isoformat(timespec="seconds")
+        meta = msgspec.structs.replace(self.meta, status=status, error=error, ended_at=ended)
+        self.meta = seal.close_run(self.folder, meta)
+        write_json(self.folder / "run.json", self.meta)
         self._tell("done" if status == "done" else "failed", error or "done")
 
     def _tell(self, step: str, text: str, **more: Any) -> None:

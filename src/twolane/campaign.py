@@ -231,7 +231,7 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
         # A GPU host has cores to spare; where an engine is a core, others' work is its handicap.
         foreign_share=foreign_share if recorder.on_cores else None,
     )
-    recorder.cells.append(
+    recorder.keep_cell(
         CellSummary(
             cell=cell,
             started_ns=result.started_ns,

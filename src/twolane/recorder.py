@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from twolane import __version__, devices
+from twolane import __version__, devices, seal
+from twolane.analysis import measures
 from twolane.clock import boot_id, now_ns, wall
 from twolane.config import Campaign
 from twolane.diagnosis.findings import Diagnosis
@@ -31,12 +32,14 @@ from twolane.plan import PlannedRun
 from twolane.records import (
     AnyCell,
     Appender,
+    CellSummary,
     Event,
     NeedleResult,
     Request,
     RunMeta,
     write_json,
 )
+from twolane.seal import RequestFile
 
 Told = Callable[[Event], None]
 Status = Literal["running", "done", "failed", "interrupted"]
@@ -55,7 +58,7 @@ class Recorder:
     form: Form = "text"
     meta: RunMeta = field(init=False)
     folder: Path = field(init=False)
-    requests: Appender = field(init=False)
+    requests: RequestFile = field(init=False)
     cells: Appender = field(init=False)
     sampler: Sampler = field(init=False)
     inspector: Inspector = field(init=False)
@@ -65,7 +68,7 @@ class Recorder:
         self.folder = new_run_folder(self.root, self.campaign, self.planned)
         self.meta = self._first_meta()
         write_json(self.folder / "run.json", self.meta)
-        self.requests = Appender(self.folder / "requests.jsonl")
+        self.requests = RequestFile(self.folder / "requests.jsonl")
         self.cells = Appender(self.folder / "cells.jsonl")
         self.sampler = Sampler(self.folder / "metrics.jsonl")
         self.inspector = Inspector(
@@ -215,6 +218,10 @@ class Recorder:
         self.requests.append(request)
         requests.append(request)
 
+    def keep_cell(self, summary: CellSummary) -> None:
+        """Append a cell that was driven to its end, sealed with its requests."""
+        self.cells.append(self.requests.sealed(self.meta, summary, measures=measures.VERSION))
+
     def _progress(self, cell: str) -> Callable[[Progress], None]:
         def progress(now: Progress) -> None:
             rates = list(now.rates) or None
@@ -238,13 +245,12 @@ class Recorder:
             await asyncio.gather(working, watching, return_exceptions=True)
 
     def finish(self, status: Status, error: str | None) -> None:
-        self.meta = msgspec.structs.replace(
-            self.meta, status=status, error=error, ended_at=wall().isoformat(timespec="seconds")
-        )
+        for file in (self.requests, self.cells, self.sampler):
+            file.close()
+        ended = wall().isoformat(timespec="seconds")
+        meta = msgspec.structs.replace(self.meta, status=status, error=error, ended_at=ended)
+        self.meta = seal.close_run(self.folder, meta)
         write_json(self.folder / "run.json", self.meta)
-        self.requests.close()
-        self.cells.close()
-        self.sampler.close()
         self.tell("done" if status == "done" else "failed", error or "done")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
@@ -254,11 +254,30 @@ class Code(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     limit: float | None = None
 
 
-class CellSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of cells.jsonl: a cell's values by metric name, for people who grep.
+class Seal(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cell was when it ended, so that a later change of its files is seen (see seal.py).
 
-    A convenience: every value can be recomputed from requests.jsonl and metrics.jsonl, and the
-    analysis does. Names end in their unit (`_ms`, `_s`, `_tok_s`, `_tokens`).
+    Its requests were `count` lines of together `size` bytes, the first one at byte `start` of
+    requests.jsonl. `lines` is the digest of these lines in order; `summary` that of the cell's own
+    line, less this seal, and of the run it belongs to. `measures` is the version of the
+    definitions by which its values were taken.
+    """
+
+    count: int
+    start: int
+    size: int
+    lines: str
+    summary: str
+    measures: int
+
+
+class CellSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of cells.jsonl: a cell's values by metric name, and its seal.
+
+    Every value can be recomputed from requests.jsonl; the analysis does so where there is no seal
+    that holds, or other definitions made them. Names end in their unit (`_ms`, `_s`, `_tok_s`,
+    `_tokens`). JSON has no infinity: a value of a request that never answered is null, and its
+    name is in `never`.
     """
 
     cell: AnyCell
@@ -266,7 +285,9 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     ended_ns: int
     window_ns: tuple[int, int] | None = None
     values: dict[str, float | None] = {}
+    never: list[str] = []
     codes: list[Code] = []
+    seal: Seal | None = None
 
 
 # ------------------------------------------------------------------------------------ the run
@@ -296,6 +317,10 @@ class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
     """run.json: what ran, on what, how, and how it ended. Written at start and once at the end.
 
     Written with its defaults: a schema that is left out could not be told from a later one.
+    `continues` names the run, cut in a ramp, whose cells and turns were taken over into this one.
+    `freed` says what its devices were found to hold after the engines were gone.
+    `seal` holds, once the run has ended, digests of this record less the seal and of the run's
+    other files, by file name.
     """
 
     schema: int = SCHEMA
@@ -320,6 +345,9 @@ class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
     status: Literal["running", "done", "failed", "interrupted"] = "running"
     error: str | None = None
     ended_at: str | None = None
+    continues: str | None = None
+    freed: dict[str, float] = {}
+    seal: dict[str, str] = {}
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -383,7 +411,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of events.jsonl in the campaign's folder: what the live view shows.
 
-    `step` is one of: place, launch, ready, gate, cell, phase, stop, done, failed, note.
+    `step` is one of: begin, place, launch, ready, gate, cell, phase, stop, done, failed, note, end.
+    begin and end are those of one `twolane run`; a campaign that was resumed has several.
     """
 
     t_ns: int
@@ -418,14 +447,20 @@ class Appender:
             os.write(self._fd, b"\n")
 
     def append(self, record: msgspec.Struct) -> None:
-        line = memoryview(msgspec.json.encode(record) + b"\n")
-        while line:
-            line = line[os.write(self._fd, line) :]
+        self.write(msgspec.json.encode(record) + b"\n")
+
+    def write(self, line: bytes) -> None:
+        left = memoryview(line)
+        while left:
+            left = left[os.write(self._fd, left) :]
+
+    def fileno(self) -> int:
+        return self._fd
 
     def close(self) -> None:
         os.close(self._fd)
 
-    def __enter__(self) -> Appender:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

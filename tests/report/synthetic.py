@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from twolane.analysis import measures
+from twolane.analysis.stats import summarise
 from twolane.clock import MS, NS
 from twolane.records import (
     AnyCell,
@@ -34,6 +36,7 @@ from twolane.records import (
     Sample,
     write_json,
 )
+from twolane.seal import RequestFile
 
 BOOT = "synthetic-boot"
 CAMPAIGN = "synthetic"
@@ -85,18 +88,25 @@ class Maker:
     slow: float
     codes: dict[str, list[Code]] = field(default_factory=dict)
     spoil_greedy: bool = False
+    sealed: bool = True
     now: int = 1_000 * NS
     count: int = 0
+    written: list[Request] = field(default_factory=list)
 
     def write(self) -> None:
         self.folder.mkdir(parents=True)
-        write_json(self.folder / "run.json", self._meta())
+        meta = self._meta()
+        write_json(self.folder / "run.json", meta)
         write_json(self.folder / "needle.json", self._needle())
-        with Appender(self.folder / "requests.jsonl") as out:
-            summaries = [self._interference(out), self._grid(out)]
-        with Appender(self.folder / "cells.jsonl") as cells:
-            for summary in summaries:
-                cells.append(summary)
+        with (
+            RequestFile(self.folder / "requests.jsonl") as out,
+            Appender(self.folder / "cells.jsonl") as cells,
+        ):
+            for drive in (self._interference, self._grid):
+                summary = drive(out)
+                cells.append(
+                    out.sealed(meta, summary, measures=measures.VERSION) if self.sealed else summary
+                )
         with Appender(self.folder / "metrics.jsonl") as metrics:
             metrics.append(Sample(t_ns=self.now, source="e0", values={"vllm:num_requests": 0.0}))
 
@@ -107,7 +117,7 @@ class Maker:
         return self.folder.name
 
     def _meta(self) -> RunMeta:
-        cells: list[AnyCell] = [NEEDLE, INTERFERENCE, GRID]
+        cells: list[AnyCell] = [INTERFERENCE, GRID]
         return RunMeta(
             id=self.run_id,
             campaign=CAMPAIGN,
@@ -166,7 +176,7 @@ class Maker:
 
     # --------------------------------------------------------------------------- interference
 
-    def _interference(self, out: Appender) -> CellSummary:
+    def _interference(self, out: RequestFile) -> CellSummary:
         started = self.now
         for shot in range(INTERFERENCE.shots + 1):
             self._shot(out, shot)
@@ -258,7 +268,7 @@ class Maker:
 
     # ----------------------------------------------------------------------------------- grid
 
-    def _grid(self, out: Appender) -> CellSummary:
+    def _grid(self, out: RequestFile) -> CellSummary:
         started = self.now
         lanes = [self.now] * GRID.users
         issued = []
@@ -338,17 +348,20 @@ class Maker:
     def _request(self, role: Role, cell: str, **fields: object) -> Request:
         self.count += 1
         build: Callable[..., Request] = Request
-        return build(id=f"{role}-{self.count}", cell=cell, role=role, **fields)
+        request = build(id=f"{role}-{self.count}", cell=cell, role=role, **fields)
+        self.written.append(request)
+        return request
 
     def _summary(
         self, cell: AnyCell, started: int, window: tuple[int, int] | None = None
     ) -> CellSummary:
+        mine = [request for request in self.written if request.cell == cell.id]
         return CellSummary(
             cell=cell,
             started_ns=started,
             ended_ns=self.now,
             window_ns=window,
-            values={},
+            values=summarise(cell, mine, window),
             codes=self.codes.get(cell.id, []),
         )
 
@@ -360,12 +373,13 @@ def make(
     seed: int = 1,
     codes: dict[str, dict[str, list[Code]]] | None = None,
     spoil_greedy: str | None = None,
+    sealed: bool = True,
     arms: tuple[Arm, ...] = ARMS,
 ) -> Path:
     """Writes a campaign into `folder` and returns it.
 
     `codes` gives reason codes by arm and cell id; `spoil_greedy` names an arm whose greedy text
-    is wrong.
+    is wrong. Cells are `sealed`, runs are not, so that a test may edit what stands in run.json.
     """
     rng = random.Random(seed)
     order = 0
@@ -383,6 +397,7 @@ def make(
                 spread,
                 (codes or {}).get(arm.name, {}),
                 spoil_greedy == arm.name,
+                sealed,
             ).write()
             order += 1
     with Appender(folder / "events.jsonl") as events:

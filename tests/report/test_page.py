@@ -151,7 +151,7 @@ def test_what_could_not_be_read_is_named_on_the_page(folder: Path) -> None:
     (run / "requests.jsonl").write_text("garbage <script>\n")
     (run / "needle.json").unlink()
     page = html(load(folder))
-    assert "2 files or lines could not be read" in page
+    assert "4 files or lines could not be read" in page
     assert f"runs/{run.name}/needle.json: file is missing" in page
 
 

@@ -17,6 +17,10 @@ from typing import Final
 from twolane.clock import MS, NS
 from twolane.records import Request
 
+VERSION: Final = 1
+"""Raised with every change of what `stats.summarise` gives for the same requests. Values that were
+written under another version are taken from the requests anew."""
+
 Window = tuple[int, int]
 """Begin and end of a cell's window, monotonic nanoseconds, begin excluded and end included."""
 

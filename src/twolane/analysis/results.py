@@ -11,18 +11,20 @@ and most questions need only the victims.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
+from twolane.analysis import reading
+from twolane.analysis.integrity import Checked, check
+from twolane.analysis.reading import Faults
 from twolane.errors import QuestionError
 from twolane.records import (
     SCHEMA,
-    BadLine,
     CellSummary,
     Event,
     Findings,
@@ -31,38 +33,13 @@ from twolane.records import (
     Role,
     RunMeta,
     Sample,
-    read_json,
 )
+
+__all__ = ["Faults", "Results", "Run", "load"]
 
 
 class _Schema(msgspec.Struct, frozen=True):
     schema: int = 1  # the first did not always write it
-
-
-class _Selector(msgspec.Struct, frozen=True):
-    """The two fields a selection looks at; decoding only these skips the long ones cheaply."""
-
-    role: str
-    cell: str
-
-
-T = TypeVar("T", bound=msgspec.Struct)
-
-
-class Faults:
-    """What could not be read, each fault once, however often its file is read."""
-
-    def __init__(self) -> None:
-        self._seen: dict[BadLine, None] = {}
-
-    def note(self, path: Path, why: str, line: int = 0) -> None:
-        self._seen[BadLine(str(path), line, why)] = None
-
-    def __iter__(self) -> Iterator[BadLine]:
-        return iter(self._seen)
-
-    def __len__(self) -> int:
-        return len(self._seen)
 
 
 @dataclass(frozen=True)
@@ -89,41 +66,52 @@ class Run:
     def finished(self) -> bool:
         return self.meta.status == "done"
 
+    @cached_property
+    def checked(self) -> Checked:
+        """Its cells, held against their seals; reads all of its requests, once."""
+        return check(self.folder, self.meta, self.faults)
+
     def requests(self, *roles: Role, cell: str | None = None) -> Iterator[Request]:
         """Requests of these roles (all, if none is named), in the order they were written.
 
         Read from disk at each call and never held.
         """
-        decoder = msgspec.json.Decoder(Request)
         path = self.folder / "requests.jsonl"
-        for number, line in _lines(path, self.faults):
-            chosen = _decode(_SELECTOR, path, number, line, self.faults)
+        decoder = msgspec.json.Decoder(Request)
+        for number, line in self._lines(path, cell):
+            chosen = reading.decode(reading.SELECTOR, path, number, line, self.faults)
             if chosen is None or (roles and chosen.role not in roles):
                 continue
             if cell is None or chosen.cell == cell:
-                request = _decode(decoder, path, number, line, self.faults)
+                request = reading.decode(decoder, path, number, line, self.faults)
                 if request is not None:
                     yield request
 
+    def _lines(self, path: Path, cell: str | None) -> Iterable[tuple[int, bytes]]:
+        """Lines with their numbers: of one cell alone where it is known where they stand."""
+        if cell is None or (at := self.checked.stretches.get(cell)) is None:
+            return reading.lines(path, self.faults)
+        return ((0, line) for line in reading.stretch(path, *at, self.faults))
+
     def samples(self) -> Iterator[Sample]:
         """Metric samples in the order they were taken; read from disk at each call."""
-        return _records(self.folder / "metrics.jsonl", Sample, self.faults)
+        return reading.records(self.folder / "metrics.jsonl", Sample, self.faults)
 
-    @cached_property
-    def cells(self) -> list[CellSummary]:
-        """The cells that were driven to their end, with their reason codes."""
-        return list(_records(self.folder / "cells.jsonl", CellSummary, self.faults))
+    @property
+    def cells(self) -> tuple[CellSummary, ...]:
+        """The cells that were driven to their end, each once, with their reason codes."""
+        return self.checked.summaries
 
     @cached_property
     def needle(self) -> NeedleResult | None:
         """The gate's result, or None where there is none that can be read."""
-        return _one(self.folder / "needle.json", NeedleResult, self.faults)
+        return reading.one(self.folder / "needle.json", NeedleResult, self.faults)
 
     @cached_property
     def findings(self) -> Findings | None:
         """What preflight and post-mortems found; None where nothing was kept, as in old runs."""
         path = self.folder / "findings.json"
-        return _one(path, Findings, self.faults) if path.exists() else None
+        return reading.one(path, Findings, self.faults) if path.exists() else None
 
 
 @dataclass(frozen=True)
@@ -150,10 +138,27 @@ class Results:
     def of_arm(self, arm: str) -> tuple[Run, ...]:
         return tuple(run for run in self.runs if run.arm == arm)
 
+    @cached_property
+    def lost(self) -> tuple[str, ...]:
+        """Arms that the campaign planned and of which no run can be read."""
+        planned = [arm for run in self.runs for arm in _planned(run)]
+        return tuple(arm for arm in dict.fromkeys(planned) if arm not in self.arms)
+
+    @cached_property
+    def unsealed(self) -> tuple[Run, ...]:
+        """Runs with cells but no seal, of which nobody can say whether they are whole."""
+        return tuple(run for run in self.runs if run.cells and not run.checked.sealed)
+
+    def check(self) -> None:
+        """Hold every run against its seals, several at once: the digest lets others work."""
+        with ThreadPoolExecutor() as pool:
+            for _ in pool.map(lambda run: run.checked, self.runs):
+                pass
+
     def events(self) -> list[Event]:
         """What the live view showed; an absent file is no fault, since no figure needs it."""
         path = self.folder / "events.jsonl"
-        return list(_records(path, Event, self.faults)) if path.exists() else []
+        return list(reading.records(path, Event, self.faults)) if path.exists() else []
 
 
 def load(folder: Path) -> Results:
@@ -171,56 +176,38 @@ def load(folder: Path) -> Results:
     faults = Faults()
     found = [_open(one, faults) for one in sorted(runs_folder.iterdir()) if one.is_dir()]
     runs = sorted((run for run in found if run), key=lambda run: (run.meta.order, run.id))
-    return Results(folder, tuple(runs), faults)
+    return Results(folder, tuple(_each_once(runs, faults)), faults)
 
 
 def _open(folder: Path, faults: Faults) -> Run | None:
     path = folder / "run.json"
-    head = _one(path, _Schema, faults)
+    head = reading.one(path, _Schema, faults)
     if head is not None and head.schema != SCHEMA:
         faults.note(path, f"schema {head.schema}; this twolane reads schema {SCHEMA}")
         return None
-    meta = _one(path, RunMeta, faults) if head is not None else None
-    return Run(folder, meta, faults) if meta is not None else None
+    meta = reading.one(path, RunMeta, faults) if head is not None else None
+    if meta is None:
+        return None
+    if meta.id != folder.name:
+        faults.note(folder, f"it holds the run {meta.id}: a copy, or renamed; left out")
+        return None
+    return Run(folder, meta, faults)
 
 
-def _one(path: Path, of: type[T], faults: Faults) -> T | None:
-    try:
-        return read_json(path, of)
-    except FileNotFoundError:
-        faults.note(path, "file is missing")
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        faults.note(path, str(error))
-    return None
+def _each_once(runs: Iterable[Run], faults: Faults) -> Iterator[Run]:
+    """Of finished runs that did the same work the first: a campaign does no work twice."""
+    done: dict[str, Run] = {}
+    for run in runs:
+        key = run.meta.config.get("key")
+        if not run.finished or not isinstance(key, str):
+            yield run
+        elif key not in done:
+            done[key] = run
+            yield run
+        else:
+            faults.note(run.folder, f"the same work as {done[key].id}, already there; left out")
 
 
-def _records(path: Path, of: type[T], faults: Faults) -> Iterator[T]:
-    decoder = msgspec.json.Decoder(of)
-    for number, line in _lines(path, faults):
-        record = _decode(decoder, path, number, line, faults)
-        if record is not None:
-            yield record
-
-
-def _lines(path: Path, faults: Faults) -> Iterator[tuple[int, bytes]]:
-    try:
-        with path.open("rb") as lines:
-            yield from ((n, line) for n, line in enumerate(lines, 1) if line.strip())
-    except FileNotFoundError:
-        faults.note(path, "file is missing")
-    except OSError as error:
-        faults.note(path, str(error))
-
-
-def _decode(
-    decoder: msgspec.json.Decoder[T], path: Path, number: int, line: bytes, faults: Faults
-) -> T | None:
-    try:
-        return decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        torn = "" if line.endswith(b"\n") else "torn last line: "
-        faults.note(path, f"{torn}{error}", number)
-    return None
-
-
-_SELECTOR = msgspec.json.Decoder(_Selector)
+def _planned(run: Run) -> tuple[str, ...]:
+    arms = run.meta.config.get("arms")
+    return tuple(arms) if isinstance(arms, dict) else ()

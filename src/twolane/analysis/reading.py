@@ -1,0 +1,112 @@
+"""Reading files as they are found: what is wrong is named, skipped and counted, and never raised.
+
+Rules of this file: nothing here knows what a campaign is. A file that is missing, half-written,
+torn or not ours goes into `Faults`, each fault once, however often its file is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from twolane.records import BadLine, read_json
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Selector(msgspec.Struct, frozen=True):
+    """The two fields a selection looks at; decoding only these skips the long ones cheaply."""
+
+    role: str
+    cell: str
+
+
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding a line raises: of another shape, of no shape, no text, nested without end."""
+
+SELECTOR = msgspec.json.Decoder(Selector)
+
+
+class Faults:
+    """What could not be read, or is not what it was, each fault once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[BadLine, None] = {}
+
+    def note(self, path: Path, why: str, line: int = 0) -> None:
+        self._seen[BadLine(str(path), line, why)] = None
+
+    def __iter__(self) -> Iterator[BadLine]:
+        return iter(self._seen)
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+
+def one(path: Path, of: type[T], faults: Faults) -> T | None:
+    """The record that `path` holds, or None."""
+    try:
+        return read_json(path, of)
+    except FileNotFoundError:
+        faults.note(path, "file is missing")
+    except (OSError, *UNREADABLE) as error:
+        faults.note(path, str(error))
+    return None
+
+
+def records(path: Path, of: type[T], faults: Faults) -> Iterator[T]:
+    """The records of a JSONL file, in order."""
+    for _, record in numbered(path, of, faults):
+        yield record
+
+
+def numbered(path: Path, of: type[T], faults: Faults) -> Iterator[tuple[int, T]]:
+    """The records of a JSONL file with the numbers of their lines, from 1."""
+    decoder = msgspec.json.Decoder(of)
+    for number, line in lines(path, faults):
+        record = decode(decoder, path, number, line, faults)
+        if record is not None:
+            yield number, record
+
+
+def lines(path: Path, faults: Faults) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not blank, with their numbers from 1."""
+    try:
+        with path.open("rb") as file:
+            yield from ((n, line) for n, line in enumerate(file, 1) if line.strip())
+    except FileNotFoundError:
+        faults.note(path, "file is missing")
+    except OSError as error:
+        faults.note(path, str(error))
+
+
+def stretch(path: Path, start: int, size: int, faults: Faults) -> Iterator[bytes]:
+    """The lines of the `size` bytes from byte `start`, which begin and end with a line."""
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            while size > 0 and (line := file.readline(size)):
+                size -= len(line)
+                yield line
+    except OSError as error:
+        faults.note(path, str(error))
+
+
+def decode(
+    decoder: msgspec.json.Decoder[T], path: Path, number: int, line: bytes, faults: Faults
+) -> T | None:
+    """The record in `line`, or None."""
+    try:
+        return decoder.decode(line)
+    except UNREADABLE as error:
+        misread(path, number, line, error, faults)
+    return None
+
+
+def misread(path: Path, number: int, line: bytes, error: Exception, faults: Faults) -> None:
+    """Name a line that is no record."""
+    torn = "" if line.endswith(b"\n") else "torn last line: "
+    faults.note(path, f"{torn}{error}", number)
