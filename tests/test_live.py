@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from twolane.clock import NS
-from twolane.live import LiveView, Progress, bar, clock_text, picture
+from twolane.live import LiveView, Progress, bar, picture
+from twolane.pace import clock_text
 from twolane.records import Event
 
 

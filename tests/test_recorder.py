@@ -24,7 +24,9 @@ class DyingFleet:
 
     front = None
 
-    def __init__(self, folder: Path) -> None:
+    pids: tuple[int, ...] = ()
+
+    def __init__(self, folder: Path, _: Any = ()) -> None:
         self.folder = folder
         self.engines: list[Running] = []
 
@@ -50,7 +52,8 @@ async def test_a_dead_engine_is_explained(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(recorder, "Fleet", DyingFleet)
     planned = load_campaign(ROOT / "configs/demo.yaml")
     told: list[Event] = []
-    await campaign.one(planned, plan.runs(planned)[0], tmp_path, told.append, total=1)
+    step = plan.runs(planned)[0]
+    await campaign.one(recorder.Recorder(planned, step, tmp_path, told.append, 1))
     (run,) = (tmp_path / "runs").iterdir()
     meta = read_json(run / "run.json", RunMeta)
     found = read_json(run / "findings.json", Findings)

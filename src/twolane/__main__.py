@@ -1,5 +1,18 @@
-"""`python -m twolane` is `twolane`."""
+"""`python -m twolane`, and the `twolane` command.
 
-from twolane.cli import main
+The commands are imported inside, so that Ctrl-C in the second that takes is no traceback.
+"""
 
-main()
+import sys
+
+
+def main() -> None:
+    try:
+        from twolane.cli import main as command  # noqa: PLC0415 - see above
+    except KeyboardInterrupt:
+        sys.exit(130)
+    command()
+
+
+if __name__ == "__main__":
+    main()

@@ -8,26 +8,28 @@ its reason and the campaign goes on; an engine outlives neither its run nor this
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from twolane import devices, plan, resume
+from twolane import claims, devices, schedule
 from twolane.analysis.stats import summarise
+from twolane.claims import Claim
 from twolane.clock import now_ns
 from twolane.config import Campaign
-from twolane.engines import installed, ports
 from twolane.engines.fleet import Fleet
 from twolane.engines.hosttime import HostTime
-from twolane.errors import AnswerError, GateError, QuestionError, TwolaneError
+from twolane.errors import GateError, TwolaneError
 from twolane.gates import needle
 from twolane.gates.validity import judge
-from twolane.inspection import Inspector, explained, preflight_campaign
+from twolane.halt import Halt
+from twolane.journal import Journal
 from twolane.load.calibration import calibrate
 from twolane.load.driver import Question
-from twolane.pace import Pace
 from twolane.plan import PlannedRun
 from twolane.recorder import Recorder, Status, Told, new_folder
+from twolane.resume import Carried
+from twolane.schedule import Schedule
 from twolane.records import (
     AnyCell,
     Appender,
@@ -65,103 +67,55 @@ async def run(
     *,
     continued: bool = False,
     blocks: Collection[int] = (),
+    halt: Halt | None = None,
 ) -> Outcome:
     """Drive `campaign` through all its runs; write everything under a new folder of `results`.
 
     If `continued`, into the campaign's newest folder, less the runs that are done there. `blocks`
     (from 0) limits it to the runs of these; the others can follow with `continued`.
 
-    Raises QuestionError before anything starts if this host cannot hold it or preflight refuses.
+    Raises QuestionError before anything starts if this host cannot hold it, preflight refuses, or
+    another run has one of its devices.
     """
-    planned = plan.runs(campaign)
-    total = len(planned)
-    if beyond := sorted(b + 1 for b in blocks if b >= campaign.blocks):
-        raise QuestionError(
-            f"no block {beyond[0]}",
-            place=str(campaign.path),
-            remedy=f"the campaign has {campaign.blocks} block(s), counted from 1",
-        )
+    todo = schedule.prepare(campaign, results, continued=continued, blocks=blocks)
+    layouts = [step.layout for step in todo.runs]
     kind = campaign.models.node.platform
-    installed.require(kind, (p.layout for p in planned))
-    devices.require((p.layout for p in planned), kind, results)
-    preflight_campaign(campaign)
-    folder = resume.latest_folder(results, campaign.name) if continued else None
-    if folder is None:
-        folder = new_folder(results, campaign.name)
-    else:
-        planned = resume.left_over(planned, folder)
-    if blocks:
-        planned = tuple(p for p in planned if p.block in blocks)
-    metas: list[RunMeta] = []
-    pace = Pace((*campaign.gates, *campaign.cells))
-    with Appender(folder / "events.jsonl") as journal:
-
-        def tell(event: Event) -> None:
-            event = pace.annotate(event)
-            journal.append(event)
-            told(event)
-
-        if why := devices.busy():
-            tell(Event(t_ns=now_ns(), run="", step="note", text=why))
-        if planned and (resolution := await calibrate(campaign.cells, seed=campaign.seed)):
-            tell(Event(t_ns=now_ns(), run="", step="note", text=str(resolution)))
-        for step in planned:
-            metas.append(await one(campaign, step, folder, tell, total=total))
+    with claims.held(layouts, kind, f"campaign {campaign.name}") as claim:
+        folder = todo.folder or new_folder(results, campaign.name)
+        with Journal(folder, todo.pace, told) as journal:
+            if continued and todo.folder is None:
+                journal.note(f"nothing to resume under {results}: a new campaign in {folder}")
+            todo.left.set_aside()
+            metas = await _every_run(todo, folder, journal, claim, halt or Halt())
     return Outcome(folder, tuple(metas))
 
 
-async def serve(
-    campaign: Campaign, arm: str, results: Path, *, port: int, say: Callable[[str], None]
-) -> None:
-    """Start one arm of `campaign` and keep it up until cancelled or until an engine ends.
-
-    `say` gets lines for a person, the endpoint among them. Raises QuestionError for an unknown
-    arm, a taken port or what preflight refuses, EngineError when an engine ends.
-    """
-    names = {a.name: a for a in campaign.arms}
-    if arm not in names:
-        raise QuestionError(
-            f"no arm {arm!r}", place=str(campaign.path), remedy=f"one of {', '.join(names)}"
-        )
-    layout, kind = names[arm].layout, campaign.models.node.platform
-    installed.require(kind, [layout])
-    devices.require([layout], kind, results)
-    if port:
-        ports.require_free(port, what="the proxy")
-    fleet = Fleet(new_folder(results, f"up-{arm}"))
-    inspector = Inspector(fleet.folder, campaign, layout, say)
-    inspector.before()
-    say(f"starting {', '.join(e.name for e in layout.engines)}; logs in {fleet.folder}")
-    try:
-        await fleet.start(
-            campaign.model,
-            layout,
-            kind,
-            timeout_s=campaign.start_timeout_s,
-            told=say,
-            port=port,
-        )
-        assert fleet.front is not None
-        say(f"OpenAI endpoint: {fleet.front.url}/v1  model: {campaign.model.name}  (Ctrl-C stops)")
-        await fleet.watch()
-    except AnswerError as failure:
-        answer = await inspector.after("", [e.launch for e in fleet.engines])
-        raise explained(failure, answer, fleet.folder) from None
-    finally:
-        await fleet.stop()
+async def _every_run(
+    todo: Schedule, folder: Path, journal: Journal, claim: Claim, halt: Halt
+) -> list[RunMeta]:
+    campaign = todo.campaign
+    if why := devices.busy():
+        journal.note(why)
+    if todo.runs and (resolution := await calibrate(campaign.cells, seed=campaign.seed)):
+        journal.note(str(resolution))
+    metas: list[RunMeta] = []
+    for step in todo.runs:
+        recorder = Recorder(
+            campaign, step, folder, journal.tell, todo.total, halt=halt, claim=claim,
+            carried=todo.left.carried.get(step.key),
+        )  # fmt: skip
+        metas.append(await one(recorder))
+    return metas
 
 
-async def one(
-    campaign: Campaign, planned: PlannedRun, folder: Path, told: Told, *, total: int
-) -> RunMeta:
+async def one(recorder: Recorder) -> RunMeta:
     """One run: its meta as finally written. Raises only what cancels the whole campaign."""
-    recorder = Recorder(campaign, planned, folder, told, total)
     status: Status = "failed"
     error: str | None = "ended by an error outside the run: a full disk, or a defect of twolane"
     try:
         async with recorder.launched() as fleet:
             await gate(recorder, fleet)
-            for cell in campaign.cells:
+            for cell in recorder.cells_left:
                 await measure(recorder, fleet, cell)
         status, error = "done", None
     except asyncio.CancelledError:
@@ -212,10 +166,12 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
         codes.append(Code(code="RESET", why=f"prefix cache not emptied: {', '.join(refused)}"))
     before = await recorder.sampler.take(f"begin:{cell.id}")
     began = HostTime.read(fleet.pids)
+    answered = recorder.answered(cell)
     requests: list[Request] = []
-    result = await recorder.drive(fleet, cell, requests)
+    result = await recorder.drive(fleet, cell, requests, answered)
     foreign_share = began.foreign_share(HostTime.read(fleet.pids))
     after = await recorder.sampler.take(f"end:{cell.id}")
+    block_size = max((e.block_size or 1 for e in fleet.engines), default=1)
     codes += judge(
         cell,
         requests,
@@ -224,20 +180,24 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
         after=after,
         roles={e.name: e.launch.engine.role for e in fleet.engines},
         needle=recorder.needle,
-        block_size=max((e.block_size or 1 for e in fleet.engines), default=1),
+        block_size=block_size,
         problem=result.problem,
         lag_p99_ms=result.lag_p99_ms,
         engines_held=recorder.sampler.in_flight(result.window_ns),
         # A GPU host has cores to spare; where an engine is a core, others' work is its handicap.
         foreign_share=foreign_share if recorder.on_cores else None,
     )
+    # What an earlier run had answered was counted by engines that are gone: judged by itself.
+    known = {code.code for code in codes}
+    earlier = judge(cell, answered, None, {}, {}, {}, block_size=block_size)
+    codes += [code for code in earlier if code.code not in known]
     recorder.keep_cell(
         CellSummary(
             cell=cell,
             started_ns=result.started_ns,
             ended_ns=result.ended_ns,
             window_ns=result.window_ns,
-            values=summarise(cell, requests, result.window_ns)
+            values=summarise(cell, [*answered, *requests], result.window_ns)
             | {"foreign_cpu_share": round(foreign_share, 4)},
             codes=codes,
         )

@@ -128,6 +128,19 @@ def _readings(handle: Any) -> dict[str, float | None]:
     }
 
 
+def memory_used(indices: Iterable[int]) -> dict[int, int]:
+    """Bytes in use on these GPUs; empty where there is no driver."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return {}
+    try:
+        handles = {i: pynvml.nvmlDeviceGetHandleByIndex(i) for i in indices}
+        return {i: int(pynvml.nvmlDeviceGetMemoryInfo(h).used) for i, h in handles.items()}
+    finally:
+        pynvml.nvmlShutdown()
+
+
 def describe() -> dict[str, Any]:
     """Host facts for run.json."""
     return {

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from twolane.clock import NS, now_ns
+from twolane.pace import clock_text
 from twolane.records import Event
 
 _BAR_WIDTH = 32
@@ -134,15 +135,6 @@ class Progress:
 
 
 # ----------------------------------------------------------------------------------- in words
-
-
-def clock_text(seconds: float) -> str:
-    """`4.2 s`, `2:41`, `1:02:03`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def bar(share: float, width: int = _BAR_WIDTH) -> str:

@@ -1,10 +1,13 @@
-"""How long each step of a run should take: as long as it took in the run before.
+"""How long each step of a run should take: as long as it took the last time.
 
 Rules of this file: pure; it reads the events that pass by and adds what it expects. Before a step
 has been seen once, an estimate from the cell's own times stands in, or nothing.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
@@ -21,44 +24,80 @@ from twolane.records import (
     TraceCell,
 )
 
+Platform = Literal["cpu", "gpu"]
+
 # Two engines on two CPU cores; GPU hosts with compiled graphs take about as long.
 LAUNCH_S = 60.0
-# One CPU core prefills the needle model at this rate; GPUs are faster, and are seen to be in run 2.
-PREFILL_TOK_S = 2000.0
+# One CPU core prefills the needle model at this rate; a GPU does that to a model of 8B and 128K
+# tokens. What is faster is seen to be in the next run.
+PREFILL_TOK_S = {"cpu": 2000.0, "gpu": 11_000.0}
+# Greedy probes are short, and engines get at most 6 s to stop.
+_GREEDY_S = 5.0
+_STOP_S = 5.0
 _STEPS = ("launch", "gate", "cell", "stop")
 
 
 class Pace:
-    """Annotates events of one campaign with `expect_s`."""
+    """Annotates events of one campaign with `expect_s`; forecasts its runs.
 
-    def __init__(self, cells: tuple[AnyCell, ...]) -> None:
-        self._took = {f"cell:{c.id}": estimate_s(c) for c in cells if not _needle(c)}
-        self._took |= {f"gate:{c.id}": estimate_s(c) for c in cells if _needle(c)}
+    A step takes what it took the last time in the same arm, else in any other. `before` are the
+    events of an earlier campaign of the same cells, if there was one.
+    """
+
+    def __init__(
+        self, cells: tuple[AnyCell, ...], platform: Platform = "cpu", before: Iterable[Event] = ()
+    ) -> None:
+        rate = PREFILL_TOK_S[platform]
+        self._took: dict[str, float] = {
+            f"{'gate' if _needle(c) else 'cell'}:{c.id}": estimate_s(c, rate) for c in cells
+        }
         self._took["launch:"] = LAUNCH_S
-        self._open: tuple[str, int] | None = None
+        self._took_in: dict[tuple[str, str], float] = {}
+        self._open: tuple[str, str, int] | None = None
+        self.seen = 0  # runs that came to their end
+        for event in before:
+            self.annotate(event)
 
     def annotate(self, event: Event) -> Event:
         """`event` with what its step should take, where it begins one that is known."""
         if event.step not in (*_STEPS, "done", "failed"):
             return event
-        if self._open is not None:
-            key, began_ns = self._open
-            self._took[key] = (event.t_ns - began_ns) / NS
-            self._open = None
+        self._close(event)
         if event.step not in _STEPS:
+            self.seen += event.step == "done"
             return event
         key = f"{event.step}:{event.cell or ''}"
-        self._open = (key, event.t_ns)
-        return msgspec.structs.replace(event, expect_s=self._took.get(key))
+        self._open = (event.arm or "", key, event.t_ns)
+        return msgspec.structs.replace(event, expect_s=self.expect_s(event.arm or "", key))
+
+    def _close(self, event: Event) -> None:
+        if self._open is None:
+            return
+        arm, key, began_ns = self._open
+        self._open = None
+        # A failed step was cut short, and a step from before a reboot has another clock.
+        if event.step != "failed" and event.t_ns >= began_ns and (event.arm or "") == arm:
+            self._took[key] = self._took_in[arm, key] = (event.t_ns - began_ns) / NS
+
+    def expect_s(self, arm: str, key: str) -> float | None:
+        """Seconds that the step `key`, e.g. `cell:<id>`, should take in `arm`; None if unknown."""
+        return self._took_in.get((arm, key), self._took.get(key))
+
+    def run_s(self, arm: str, gates: Iterable[AnyCell], cells: Iterable[AnyCell]) -> float:
+        """Seconds that a whole run of `arm` should take."""
+        keys = ["launch:", *(f"gate:{c.id}" for c in gates), *(f"cell:{c.id}" for c in cells)]
+        steps = sum(self.expect_s(arm, key) or 0.0 for key in keys)
+        greedy = self.expect_s(arm, "gate:greedy") or _GREEDY_S
+        return steps + greedy + (self.expect_s(arm, "stop:") or _STOP_S)
 
 
 def _needle(cell: AnyCell) -> bool:
     return isinstance(cell, NeedleCell)
 
 
-def estimate_s(cell: AnyCell) -> float:
+def estimate_s(cell: AnyCell, prefill_tok_s: float = PREFILL_TOK_S["cpu"]) -> float:
     """A first guess at a cell's duration, in seconds."""
-    prefill = cell.prompt / PREFILL_TOK_S
+    prefill = cell.prompt / prefill_tok_s
     match cell:
         case InterferenceCell():
             shots = (1 + cell.shots) * (cell.quiet_s + cell.recovery_s)
@@ -78,3 +117,12 @@ def estimate_s(cell: AnyCell) -> float:
         case NeedleCell():
             guess = len(cell.depths) * prefill
     return guess
+
+
+def clock_text(seconds: float) -> str:
+    """`4.2 s`, `2:41`, `1:02:03`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from twolane import __version__
-from twolane.config import Arm, Campaign, Layout, Node
+from twolane.config import Arm, Campaign, Layout, Node, identity
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,13 @@ def _key(campaign: Campaign, arm: Arm, block: int) -> str:
         for e in arm.layout.engines
     ]
     work = [
-        __version__, campaign.model.path, campaign.context, campaign.seed, block, arm.name,
-        engines, campaign.gates, campaign.greedy, campaign.cells,
+        __version__, _model(campaign.model.path, arm), campaign.context, campaign.seed, block,
+        arm.name, engines, campaign.gates, campaign.greedy, campaign.cells,
     ]  # fmt: skip
     return hashlib.sha256(msgspec.json.encode(work)).hexdigest()[:12]
+
+
+def _model(path: str, arm: Arm) -> str:
+    """The model by its content: its folder may lie elsewhere where the campaign goes on."""
+    dummy = all(identity.has_dummy_weights(engine.args) for engine in arm.layout.engines)
+    return identity.of_model(path, weights=not dummy)

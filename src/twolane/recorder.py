@@ -19,12 +19,15 @@ import msgspec
 
 from twolane import __version__, devices, seal
 from twolane.analysis import measures
+from twolane.claims import Claim
 from twolane.clock import boot_id, now_ns, wall
 from twolane.config import Campaign
 from twolane.diagnosis.findings import Diagnosis
 from twolane.engines.fleet import Fleet
+from twolane.engines.release import Before
 from twolane.engines.sampler import Sampler
 from twolane.errors import AnswerError, QuestionError
+from twolane.halt import Halt
 from twolane.inspection import Figures, Inspector, explained
 from twolane.load.driver import CellRun, Progress, Question, Target, ask, drive, form_of
 from twolane.load.orders import Form
@@ -39,6 +42,7 @@ from twolane.records import (
     RunMeta,
     write_json,
 )
+from twolane.resume import CUT, Carried
 from twolane.seal import RequestFile
 
 Told = Callable[[Event], None]
@@ -54,6 +58,9 @@ class Recorder:
     root: Path
     told: Told
     total: int
+    halt: Halt = field(default_factory=Halt)
+    claim: Claim = Claim(())
+    carried: Carried | None = None
     needle: NeedleResult | None = None
     form: Form = "text"
     meta: RunMeta = field(init=False)
@@ -81,6 +88,38 @@ class Recorder:
             done=self.planned.order,
             total=self.total,
         )
+        if self.carried is not None:
+            self._take_over(self.carried)
+
+    def _take_over(self, carried: Carried) -> None:
+        """Copy what a cut run had measured: its finished cells, with their requests, and metrics.
+
+        The turns of the ramp in which it died follow when that cell begins.
+        """
+        cut = self.root / CUT / carried.run.name
+        for sample in carried.samples(cut, self.meta.boot):
+            self.sampler.keep(sample)
+        requests = list(carried.requests(cut))
+        for summary in carried.cells:
+            for request in requests:
+                if request.cell == summary.cell.id:
+                    self.requests.append(request)
+            self.keep_cell(msgspec.structs.replace(summary, seal=None))
+        self.tell("note", str(carried))
+
+    @property
+    def cells_left(self) -> Sequence[AnyCell]:
+        """The campaign's cells, less those that were carried over."""
+        done = self.carried.done if self.carried is not None else frozenset()
+        return [cell for cell in self.campaign.cells if cell.id not in done]
+
+    def answered(self, cell: AnyCell) -> Sequence[Request]:
+        """Turns of `cell`, a ramp, that an earlier run has had answered: kept, and returned."""
+        if self.carried is None or self.carried.ramp.id != cell.id:
+            return ()
+        for turn in self.carried.turns:
+            self.requests.append(turn)
+        return self.carried.turns
 
     def _first_meta(self) -> RunMeta:
         campaign, planned = self.campaign, self.planned
@@ -101,6 +140,7 @@ class Recorder:
             versions=versions(),
             host=devices.describe(),
             cells=list(campaign.cells),
+            continues=self.carried.run.name if self.carried is not None else None,
         )
 
     def tell(self, step: str, text: str, **more: Any) -> None:
@@ -128,7 +168,9 @@ class Recorder:
         block, leaves with its cause and fix where a rule knows them.
         """
         self.inspector.before()
-        fleet = Fleet(self.folder)
+        fleet = Fleet(self.folder, self.claim.descriptors)
+        held = [d for e in self.planned.layout.engines for d in e.devices]
+        before = Before.read([] if self.on_cores else held)
         names = ", ".join(e.name for e in self.planned.layout.engines)
         self.tell("launch", f"starting {names}")
         try:
@@ -150,7 +192,10 @@ class Recorder:
         finally:
             self.tell("stop", "stopping the engines")
             try:
+                pids = fleet.pids
                 await fleet.stop()
+                freed = await before.proof(pids)
+                self.meta = msgspec.structs.replace(self.meta, freed=freed)
             finally:
                 self._remember(fleet)
 
@@ -171,8 +216,17 @@ class Recorder:
         self.meta = msgspec.structs.replace(self.meta, engines=engines, proxy=proxy)
         write_json(self.folder / "run.json", self.meta)
 
-    async def drive(self, fleet: Fleet, cell: AnyCell, requests: list[Request]) -> CellRun:
-        """Drive one cell, or raise EngineError at once when an engine ends meanwhile."""
+    async def drive(
+        self,
+        fleet: Fleet,
+        cell: AnyCell,
+        requests: list[Request],
+        answered: Sequence[Request] = (),
+    ) -> CellRun:
+        """Drive one cell, or raise EngineError at once when an engine ends meanwhile.
+
+        A ramp whose first turns are `answered` goes on after them.
+        """
         self.tell("cell", cell.id, cell=cell.id)
         return await self._watched(
             fleet,
@@ -182,6 +236,7 @@ class Recorder:
                 seed=self.planned.seed,
                 record=lambda r: self._keep(r, requests),
                 progress=self._progress(cell.id),
+                answered=answered,
             ),
         )
 
@@ -217,6 +272,7 @@ class Recorder:
     def _keep(self, request: Request, requests: list[Request]) -> None:
         self.requests.append(request)
         requests.append(request)
+        self.halt.request_ended()
 
     def keep_cell(self, summary: CellSummary) -> None:
         """Append a cell that was driven to its end, sealed with its requests."""
@@ -230,19 +286,28 @@ class Recorder:
         return progress
 
     async def _watched(self, fleet: Fleet, work: Coroutine[None, None, CellRun]) -> CellRun:
-        """`work`'s result, or the EngineError of an engine that ends before it."""
+        """`work`'s result, or the EngineError of an engine that ends before it.
+
+        Raises CancelledError once a stop that was asked for takes effect.
+        """
         working = asyncio.create_task(work)
         watching = asyncio.create_task(fleet.watch())
+        halting = asyncio.create_task(self.halt.wait())
         try:
-            await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+            with self.halt.driving():
+                await asyncio.wait(
+                    {working, watching, halting}, return_when=asyncio.FIRST_COMPLETED
+                )
             # A stream that broke is known before the dead engine's whole tree is gone.
             if watching.done() or fleet.broken:
                 await watching
+            if halting.done() and not working.done():
+                raise asyncio.CancelledError
             return await working
         finally:
-            working.cancel()
-            watching.cancel()
-            await asyncio.gather(working, watching, return_exceptions=True)
+            for task in (working, watching, halting):
+                task.cancel()
+            await asyncio.gather(working, watching, halting, return_exceptions=True)
 
     def finish(self, status: Status, error: str | None) -> None:
         for file in (self.requests, self.cells, self.sampler):

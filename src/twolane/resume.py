@@ -1,24 +1,97 @@
-"""Which runs of a campaign are done already, and where the next ones are to be written.
+"""Which runs of a campaign are done already, and what those that were cut leave to the next.
 
 Rules of this file: what is done is read off the disk alone, by the keys in run.json, so that it
 holds after a power cut on this host and for results that were carried over from another one. A
-run that was cut is never continued, since its engines are gone: it is set aside, whole, and done
-again. Nothing is deleted.
+run that was cut is set aside, whole, and done again, since its engines are gone. Where it died in
+a ramp, which may have taken hours to get there, the new run goes on at the turn that was not
+answered. Nothing is deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from twolane.analysis.measures import tpot_ns
 from twolane.errors import QuestionError
 from twolane.plan import PlannedRun
-from twolane.records import RunMeta, read_json
+from twolane.records import (
+    CellSummary,
+    RampCell,
+    Request,
+    RunMeta,
+    Sample,
+    read_json,
+    read_jsonl,
+)
 
 CUT = "cut"
 """Beside `runs`: runs that did not come to their end and were done again. No figure reads it."""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a run that died in a ramp leaves to the one that goes on for it.
+
+    `cells` were driven to their end; `ramp` was not, and of it `turns` were answered.
+    """
+
+    run: Path
+    cells: tuple[CellSummary, ...]
+    ramp: RampCell
+    turns: tuple[Request, ...]
+
+    def __str__(self) -> str:
+        last = max(turn.index for turn in self.turns) + 1
+        return (
+            f"goes on from {self.run.name}: {len(self.cells)} cells are done, and {last} of "
+            f"{self.ramp.turns} turns of {self.ramp.id}"
+        )
+
+    @property
+    def done(self) -> frozenset[str]:
+        """Ids of the cells that need not be driven again."""
+        return frozenset(summary.cell.id for summary in self.cells)
+
+    def requests(self, run: Path) -> Iterable[Request]:
+        """What is kept of `run`, the cut run's folder wherever it lies now."""
+        turns = {turn.id for turn in self.turns}
+        for request in read_jsonl(run / "requests.jsonl", Request, []):
+            if request.cell in self.done or request.id in turns:
+                yield request
+
+    def samples(self, run: Path, boot: str) -> Iterable[Sample]:
+        """Its metrics; none where the host has been started anew, and with it its clock."""
+        if read_json(run / "run.json", RunMeta).boot != boot:
+            return ()
+        return read_jsonl(run / "metrics.jsonl", Sample, [])
+
+
+@dataclass(frozen=True)
+class Left:
+    """What is left to do: `runs` in order, `cut` folders to set aside, by run's key what is
+    `carried` over into it."""
+
+    runs: tuple[PlannedRun, ...]
+    cut: tuple[Path, ...] = ()
+    carried: Mapping[str, Carried] = field(default_factory=dict)
+
+    def only(self, blocks: Collection[int]) -> Left:
+        """The runs of these blocks alone; cut runs of other blocks stay where they are."""
+        runs = tuple(run for run in self.runs if run.block in blocks)
+        keys = {run.key for run in runs}
+        cut = tuple(path for path in self.cut if _key(path) in (keys | {None}))
+        return Left(runs, cut, self.carried)
+
+    def set_aside(self) -> None:
+        """Move the cut runs out of the way of those that will do their work."""
+        for run in self.cut:
+            aside = run.parents[1] / CUT
+            aside.mkdir(exist_ok=True)
+            run.rename(aside / run.name)
 
 
 def latest_folder(results: Path, name: str) -> Path | None:
@@ -32,8 +105,8 @@ def latest_folder(results: Path, name: str) -> Path | None:
     return found
 
 
-def left_over(planned: Sequence[PlannedRun], folder: Path) -> tuple[PlannedRun, ...]:
-    """Those of `planned` that `folder` does not hold as done; runs that were cut are set aside.
+def left_over(planned: Sequence[PlannedRun], folder: Path) -> Left:
+    """What of `planned` the results in `folder` do not hold as done. Changes nothing.
 
     Raises QuestionError if `folder` holds finished runs of another question.
     """
@@ -46,20 +119,63 @@ def left_over(planned: Sequence[PlannedRun], folder: Path) -> tuple[PlannedRun, 
         else:
             done[key] = run
     _require_same_question(done, (step.key for step in planned), folder)
-    for run in cut:
-        (folder / CUT).mkdir(exist_ok=True)
-        run.rename(folder / CUT / run.name)
-    return tuple(step for step in planned if step.key not in done)
+    left = tuple(step for step in planned if step.key not in done)
+    keys = {step.key for step in left}
+    carried = {
+        key: kept
+        for run in cut
+        if (key := _key(run)) in keys and key is not None and (kept := _carried(run)) is not None
+    }
+    return Left(left, tuple(cut), carried)
 
 
 def finished_key(run: Path) -> str | None:
     """Key of the run in folder `run`; None if it did not come to its end or cannot be read."""
+    meta = _meta(run)
+    return _key(run) if meta is not None and meta.status == "done" else None
+
+
+def _meta(run: Path) -> RunMeta | None:
     try:
-        meta = read_json(run / "run.json", RunMeta)
+        return read_json(run / "run.json", RunMeta)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    key = meta.config.get("key")
-    return key if meta.status == "done" and isinstance(key, str) else None
+
+
+def _key(run: Path) -> str | None:
+    meta = _meta(run)
+    key = meta.config.get("key") if meta is not None else None
+    return key if isinstance(key, str) else None
+
+
+def _carried(run: Path) -> Carried | None:
+    """What the cut run in folder `run` leaves; None unless it died in a ramp that had begun."""
+    meta = _meta(run)
+    if meta is None:
+        return None
+    summaries = tuple(read_jsonl(run / "cells.jsonl", CellSummary, []))
+    done = {summary.cell.id for summary in summaries}
+    unfinished = next((cell for cell in meta.cells if cell.id not in done), None)
+    if not isinstance(unfinished, RampCell):
+        return None
+    turns = _answered(unfinished, read_jsonl(run / "requests.jsonl", Request, []))
+    return Carried(run, summaries, unfinished, turns) if turns else None
+
+
+def _answered(ramp: RampCell, requests: Iterable[Request]) -> tuple[Request, ...]:
+    """The turns that were answered in full, every user's from the first on without a hole."""
+    whole = {
+        (r.user, r.index): r
+        for r in requests
+        if r.cell == ramp.id and r.role == "turn" and r.error is None and tpot_ns(r) is not None
+    }
+    kept: list[Request] = []
+    for user in range(ramp.users):
+        for index in range(ramp.turns):
+            if (user, index) not in whole:
+                break
+            kept.append(whole[user, index])
+    return tuple(kept)
 
 
 def _require_same_question(done: dict[str, Path], planned: Iterable[str], folder: Path) -> None:

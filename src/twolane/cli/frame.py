@@ -14,6 +14,7 @@ import click
 from twolane import __version__
 from twolane.config import Campaign
 from twolane.errors import AnswerError, QuestionError, TwolaneError
+from twolane.halt import Halt
 
 T = TypeVar("T")
 
@@ -71,19 +72,32 @@ def cli() -> None:
     """
 
 
-def interruptible(work: Coroutine[None, None, T]) -> T:
-    """Run `work`; SIGTERM ends it as Ctrl-C does, so that engines stop in good order."""
+def interruptible(work: Coroutine[None, None, T], halt: Halt | None = None) -> T:
+    """Run `work`; SIGTERM ends it as Ctrl-C does, so that engines stop in good order.
+
+    With a `halt`, the first Ctrl-C lets the request that is under way have its answer.
+    """
 
     async def main() -> T:
         task = asyncio.current_task()
         assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+        if halt is not None:
+            loop.add_signal_handler(signal.SIGINT, _ctrl_c, halt, task)
         return await work
 
     try:
         return asyncio.run(main())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+
+
+def _ctrl_c(halt: Halt, task: asyncio.Task[Any]) -> None:
+    if halt.ask():
+        click.echo("finishing the current request; Ctrl-C again stops at once", err=True)
+    else:
+        task.cancel()
 
 
 def allowing(planned: Campaign, rules: tuple[str, ...]) -> Campaign:

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 import msgspec
 from rich.console import Console
 
-from twolane import bench, campaign, report
+from twolane import bench, campaign, report, schedule
 from twolane.analysis import results as stored
 from twolane.cli.frame import ALLOW, JSON, OUT, allowing, cli, interruptible, shipped
 from twolane.config import Campaign, load_campaign, parse_cell
+from twolane.halt import Halt
 from twolane.live import LiveView
 from twolane.report import text as report_text
+
+RESUME = click.option(
+    "--resume", is_flag=True,
+    help="Go on in the campaign's newest folder; what is done there stays.",
+)  # fmt: skip
+DRY_RUN = click.option(
+    "--dry-run", is_flag=True,
+    help="Show the runs and how long they should take; start nothing.",
+)  # fmt: skip
 
 
 @cli.command()
 @click.option("--blocks", type=click.IntRange(1), default=1, show_default=True,
               help="How often every arm runs; one block is only indicative.")  # fmt: skip
+@RESUME
+@DRY_RUN
 @OUT
 @JSON
-def demo(blocks: int, out: Path, as_json: bool) -> None:
+def demo(blocks: int, *, resume: bool, dry_run: bool, out: Path, as_json: bool) -> None:
     """The main job on this machine, no GPU needed: two token budgets and the split, compared.
 
     Starts real vLLM CPU engines with the bundled needle model, one core each.
@@ -36,15 +49,16 @@ def demo(blocks: int, out: Path, as_json: bool) -> None:
       twolane demo --blocks 3
     """
     planned = dataclasses.replace(load_campaign(shipped("demo.yaml")), blocks=blocks)
-    _run(planned, out, as_json)
+    again = ["demo", "--blocks", str(blocks)]
+    _run(planned, _Wanted(out, as_json, again, resume=resume, dry_run=dry_run))
 
 
 @cli.command()
 @click.argument("path", metavar="CAMPAIGN", type=click.Path(path_type=Path))
-@click.option("--resume", is_flag=True,
-              help="Go on in the campaign's newest folder; what is done there stays.")  # fmt: skip
+@RESUME
 @click.option("--block", "blocks", multiple=True, type=click.IntRange(1),
               help="Only this block, counted from 1; may be given again.")  # fmt: skip
+@DRY_RUN
 @ALLOW
 @OUT
 @JSON
@@ -53,35 +67,59 @@ def run(
     *,
     resume: bool,
     blocks: tuple[int, ...],
+    dry_run: bool,
     allow: tuple[str, ...],
     out: Path,
     as_json: bool,
 ) -> None:
     """Run a campaign: every arm started fresh, gated, measured and stopped, with a live view.
 
+    Ctrl-C lets the current request have its answer, keeps everything and says how to go on;
+    a second Ctrl-C stops at once. --dry-run shows the plan and how long it should take.
+
     \b
     Example:
+      twolane run configs/demo.yaml --dry-run
       twolane run configs/demo.yaml
       twolane run configs/demo.yaml --resume
     """
     planned = allowing(load_campaign(path), allow)
-    _run(planned, out, as_json, resume=resume, blocks=[b - 1 for b in blocks])
+    again = ["run", str(path)]
+    for option, values in (("--block", blocks), ("--allow", allow)):
+        for value in values:
+            again += [option, str(value)]
+    wanted = _Wanted(out, as_json, again, resume=resume, dry_run=dry_run)
+    _run(planned, dataclasses.replace(wanted, blocks=tuple(b - 1 for b in blocks)))
 
 
-def _run(
-    planned: Campaign,
-    out: Path,
-    as_json: bool,
-    *,
-    resume: bool = False,
-    blocks: Collection[int] = (),
-) -> None:
-    with LiveView(Console(stderr=True)) as view:
-        outcome = interruptible(campaign.run(planned, out, view, continued=resume, blocks=blocks))
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+    """How a campaign is to be run; `again` are the words that name it on the command line."""
+
+    out: Path
+    as_json: bool
+    again: Sequence[str]
+    resume: bool = False
+    dry_run: bool = False
+    blocks: tuple[int, ...] = ()
+
+    @property
+    def resuming(self) -> str:
+        """The command that goes on where this one was cut."""
+        return shlex.join(["twolane", *self.again, "--resume", "--out", str(self.out)])
+
+
+def _run(planned: Campaign, wanted: _Wanted) -> None:
+    if wanted.dry_run:
+        todo = schedule.prepare(planned, wanted.out, continued=wanted.resume, blocks=wanted.blocks)
+        show = schedule.as_json if wanted.as_json else schedule.as_text
+        click.echo(show(todo))
+        return
+    outcome = _driven(planned, wanted)
     page = report.write(outcome.folder)
     results = stored.load(outcome.folder)
     sentence = report_text.verdict_sentence(results)
-    if as_json:
+    if wanted.as_json:
         answer = {
             "verdict": sentence,
             "report": str(page),
@@ -96,7 +134,28 @@ def _run(
     for failed in outcome.failed:
         click.secho(f"run {failed.id}: {failed.error}", fg="red", err=True)
     if outcome.failed:
+        click.echo(f"to do what failed again: {wanted.resuming}", err=True)
         sys.exit(1)
+
+
+def _driven(planned: Campaign, wanted: _Wanted) -> campaign.Outcome:
+    halt = Halt()
+    try:
+        with LiveView(Console(stderr=True)) as view:
+            return interruptible(
+                campaign.run(
+                    planned,
+                    wanted.out,
+                    view,
+                    continued=wanted.resume,
+                    blocks=wanted.blocks,
+                    halt=halt,
+                ),
+                halt,
+            )
+    except KeyboardInterrupt:
+        click.echo(f"what was measured is kept; go on with: {wanted.resuming}", err=True)
+        raise
 
 
 @cli.command("bench")

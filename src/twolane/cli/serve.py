@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from twolane import campaign
+from twolane import serving
 from twolane.cli.frame import ALLOW, JSON, OUT, allowing, cli, interruptible
 from twolane.config import load_campaign
 from twolane.errors import QuestionError
@@ -30,7 +30,7 @@ def up(path: Path, arm: str, port: int, allow: tuple[str, ...], out: Path) -> No
       twolane up configs/demo.yaml split_1p1d
     """
     planned = allowing(load_campaign(path), allow)
-    interruptible(campaign.serve(planned, arm, out, port=port, say=click.echo))
+    interruptible(serving.serve(planned, arm, out, port=port, say=click.echo))
 
 
 @cli.command()

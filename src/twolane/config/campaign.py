@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from pydantic import Field
 
-from twolane.config import source
+from twolane.config import identity, source
 from twolane.config.cells import parse_cell, parse_size
 from twolane.config.models import Engine, Layout, Model, Models, load_models
 from twolane.config.source import Shape, YamlFile, nearest
@@ -71,6 +71,7 @@ class Campaign:
     def digest(self) -> str:
         """Hash of what runs (not of where the files lie): equal campaigns have equal digests."""
         plain = self.resolved()
+        plain["model"]["path"] = identity.of_model(self.model.path)
         for arm in plain["arms"].values():
             for engine in arm["engines"]:
                 del engine["place"], engine["places"]

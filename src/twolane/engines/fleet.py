@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,10 +59,14 @@ class Running:
 
 
 class Fleet:
-    """All engines of a layout. Use `start` and, whatever happens, `stop`."""
+    """All engines of a layout. Use `start` and, whatever happens, `stop`.
 
-    def __init__(self, folder: Path) -> None:
+    Engines inherit `locks`, the descriptors by which their devices are claimed.
+    """
+
+    def __init__(self, folder: Path, locks: Sequence[int] = ()) -> None:
         self.folder = folder
+        self._locks = tuple(locks)
         self.engines: list[Running] = []
         self.front: Front | None = None
 
@@ -92,6 +96,7 @@ class Fleet:
                 env=launch.env,
                 log=self.folder / f"{launch.engine.name}.log",
                 cores=launch.engine.devices if platform == "cpu" else (),
+                inherits=self._locks,
             )
             self.engines.append(Running(launch, process))
         await _first_failure_wins(self._ready(engine, timeout_s, told) for engine in self.engines)

@@ -38,10 +38,12 @@ class Process:
         log: Path,
         cores: Sequence[int] = (),
         grace_s: float = GRACE_S,
+        inherits: Sequence[int] = (),
     ) -> Process:
         """Start `argv` with its output appended to `log`, pinned to `cores` unless empty.
 
-        `env` is added to this process's own environment. Raises EngineError if it cannot start.
+        `env` is added to this process's own environment; `inherits` are descriptors that stay open
+        as long as anything of the tree lives. Raises EngineError if it cannot start.
         """
         pinned = ",".join(map(str, cores)) or "-"
         guard = await asyncio.create_subprocess_exec(
@@ -50,6 +52,7 @@ class Process:
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, **env},
             start_new_session=True,
+            pass_fds=tuple(inherits),
         )  # fmt: skip
         assert guard.stdout is not None
         line = (await guard.stdout.readline()).split()

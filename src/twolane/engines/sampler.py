@@ -66,6 +66,10 @@ class Sampler:
             self._in_flight.append((now_ns(), sum(one or 0.0 for one in held)))
         return taken
 
+    def keep(self, sample: Sample) -> None:
+        """Append a sample that an earlier run took."""
+        self._file.append(sample)
+
     def in_flight(self, window_ns: tuple[int, int] | None) -> list[float]:
         """Requests that all engines together held, at each moment they were sampled in a window."""
         if window_ns is None:

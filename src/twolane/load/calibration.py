@@ -119,6 +119,7 @@ async def _echo() -> AsyncIterator[int]:
         "twolane.load.echo",
         str(os.getpid()),
         stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,  # a terminal's Ctrl-C is twolane's to handle
         env=os.environ | {"PYTHONPATH": import_path()},
     )
     assert engine.stdout is not None

@@ -72,17 +72,19 @@ async def drive(
     record: Record,
     progress: Tell,
     questions: Sequence[Question] = (),
+    answered: Sequence[Request] = (),
 ) -> CellRun:
     """Run one cell against `target`.
 
     `record` gets each request as it ends, `progress` every change of phase and the rates twice
-    a second. A needle cell sends `questions`, or else its own, one after the other. Raises
-    QuestionError for a cell whose prompts cannot be made.
+    a second. A needle cell sends `questions`, or else its own, one after the other. A ramp whose
+    first turns were `answered` in an earlier run goes on after them. Raises QuestionError for a
+    cell whose prompts cannot be made.
     """
     if isinstance(cell, NeedleCell):
         asked = questions or workloads.needles(cell, seed)
         return await ask(asked, target, cell=cell.id, record=record, progress=progress)
-    work, workers = _choreography(cell, target, seed)
+    work, workers = _choreography(cell, target, seed, answered)
     return await _run(
         work,
         workers=workers,
@@ -98,6 +100,7 @@ def _choreography(
     cell: GridCell | InterferenceCell | FreshCell | RampCell | MixCell | TraceCell,
     target: Target,
     seed: int,
+    answered: Sequence[Request],
 ) -> tuple[Workload, int]:
     """What happens in a cell, and how many workers it needs."""
     match cell:
@@ -108,7 +111,7 @@ def _choreography(
         case FreshCell():
             return partial(workloads.fresh, cell), 1
         case RampCell():
-            return partial(ramp.run, cell, seed=seed), cell.users
+            return partial(ramp.run, cell, seed=seed, answered=answered), cell.users
         case MixCell():
             return partial(mix.run, cell, seed=seed), 2
         case TraceCell():

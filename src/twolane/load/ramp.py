@@ -2,14 +2,18 @@
 
 Rules of this file: a turn's prompt is the whole history and the new text, so the next turn can
 only be made when this one is answered; that happens between turns, where nobody measures. A turn
-that fails ends its conversation with the reason; the other users go on.
+that fails ends its conversation with the reason; the other users go on. A conversation that was
+cut goes on where it was: its last answered turn is asked again, as a warm-up that counts nowhere,
+so that the new engine holds the history that the next turn builds on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
+
+import msgspec
 
 from twolane import clock
 from twolane.analysis.measures import tpot_ns
@@ -22,9 +26,20 @@ from twolane.records import RampCell, Request
 NEVER: Final = "its turn to begin never came"
 
 
-async def run(cell: RampCell, crew: Crew, prefix: str, say: Say, *, seed: int) -> Outcome:
-    """Every user's conversation; the window spans all of them."""
+async def run(
+    cell: RampCell,
+    crew: Crew,
+    prefix: str,
+    say: Say,
+    *,
+    seed: int,
+    answered: Sequence[Request] = (),
+) -> Outcome:
+    """Every user's conversation, after the turns that were `answered` before; the window spans
+    all that is said now."""
     users = [_User(cell, crew, prefix, say, seed=seed, number=n) for n in range(cell.users)]
+    for user in users:
+        await user.go_on_after([turn for turn in answered if turn.user == user.number])
     begin_ns = clock.now_ns()
     await asyncio.gather(
         *(user.run(users[user.number - 1] if user.number else None) for user in users)
@@ -46,8 +61,33 @@ class _User:
         self._turns = conversation.make(cell.prompt, cell.turns, cell.output, seed, number)
         self._history = ""
         self._history_tokens = (0, 0)
+        self._next = 0
         self._reached = asyncio.Event()
         self._over = asyncio.Event()
+
+    async def go_on_after(self, answered: Sequence[Request]) -> None:
+        """Take over these turns, the first ones in order, and have the last one's KV made again.
+
+        A warm-up that fails is no fault of its own: the next turn will show what is wrong.
+        """
+        last: Ask | None = None
+        for turn in answered:
+            last = self._ask(turn.index)
+            self._take(last, turn)
+        if last is None or self._next == self._cell.turns:
+            return
+        self._say(f"user {self.number}: history again", self._next, self._cell.turns)
+        again = msgspec.structs.replace(
+            last,
+            key=self._cell.users * self._cell.turns + self.number,
+            id=f"{self._prefix}-again-{self.number}-{last.index}",
+            role="warmup",
+            history_prompt=0,
+            history=0,
+            expected=None,
+            keep_text=False,
+        )
+        await self._answer(again)
 
     async def run(self, before: _User | None) -> None:
         """Wait until the user before has come far enough, then say turn after turn."""
@@ -55,14 +95,12 @@ class _User:
             if before is not None and not await before.far_enough():
                 self.problem = NEVER
                 return
-            for turn in range(self._cell.turns):
+            for turn in range(self._next, self._cell.turns):
                 self._say(f"user {self.number}", turn, self._cell.turns)
                 answered = await self._turn(turn)
                 if fault := _fault(answered):
                     self.problem = f"{self._name(answered)}: {fault}"
                     return
-                if answered.prompt_asked >= self._cell.after:
-                    self._reached.set()
         finally:
             self._over.set()
 
@@ -81,15 +119,25 @@ class _User:
 
     async def _turn(self, turn: int) -> Request:
         ask = self._ask(turn)
+        answered = await self._answer(ask)
+        self._take(ask, answered)
+        return answered
+
+    async def _answer(self, ask: Ask) -> Request:
         await self._crew.prepare(self.number, [ask])
         self._crew.fire(self.number, [ask.key], clock.now_ns())
         await self._crew.until(_has(self._crew, ask.key))
-        answered = self._crew.done[ask.key]
+        return self._crew.done[ask.key]
+
+    def _take(self, ask: Ask, answered: Request) -> None:
+        """The turn `ask` is part of the history now, with its answer."""
         assert ask.text is not None
         self._history = ask.text + (answered.text or "")
         prompt = answered.prompt_tokens or ask.prompt
         self._history_tokens = (prompt, prompt + answered.output_tokens)
-        return answered
+        self._next = ask.index + 1
+        if _fault(answered) is None and answered.prompt_asked >= self._cell.after:
+            self._reached.set()
 
     def _ask(self, turn: int) -> Ask:
         new = self._turns[turn]

@@ -1,0 +1,163 @@
+"""What a campaign is about to do, and how long that should take, before anything starts.
+
+Rules of this file: whatever can refuse a campaign refuses it here, so that `--dry-run` and the
+real run say the same. Nothing is started and nothing on disk is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from twolane import devices, plan, resume
+from twolane.config import Campaign
+from twolane.engines import installed
+from twolane.errors import QuestionError
+from twolane.inspection import preflight_campaign
+from twolane.pace import Pace, clock_text
+from twolane.plan import PlannedRun
+from twolane.records import Event, read_jsonl
+from twolane.resume import Left
+
+CALIBRATION_S = 10.0
+"""What the client's own calibration takes, and the report at the end."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The runs that are left to do, in order, and what is known beforehand.
+
+    `folder` is the one to go on in, None for a new one; `total` counts the campaign's runs, done
+    or not; `pace` has seen `measured_in`, an earlier folder of the same campaign, if there is one.
+    """
+
+    campaign: Campaign
+    left: Left
+    folder: Path | None
+    total: int
+    pace: Pace
+    measured_in: Path | None
+
+    @property
+    def runs(self) -> tuple[PlannedRun, ...]:
+        return self.left.runs
+
+    def seconds(self, run: PlannedRun) -> float:
+        """How long this run should take."""
+        return self.pace.run_s(run.arm.name, self.campaign.gates, self.campaign.cells)
+
+    @property
+    def total_s(self) -> float:
+        calibration = CALIBRATION_S if self.runs else 0.0
+        return calibration + sum(self.seconds(run) for run in self.runs)
+
+    @property
+    def basis(self) -> str:
+        """Where the expected times come from."""
+        if self.measured_in is not None:
+            return f"as long as it took in {self.measured_in}"
+        return "a first guess: nothing of this name has been measured yet"
+
+
+def prepare(
+    campaign: Campaign, results: Path, *, continued: bool = False, blocks: Collection[int] = ()
+) -> Schedule:
+    """The schedule of `campaign`; of `blocks` (from 0) alone if any are named.
+
+    Raises QuestionError if this host cannot hold it or preflight refuses.
+    """
+    planned = plan.runs(campaign)
+    if beyond := sorted(b + 1 for b in blocks if b >= campaign.blocks):
+        raise QuestionError(
+            f"no block {beyond[0]}",
+            place=str(campaign.path),
+            remedy=f"the campaign has {campaign.blocks} block(s), counted from 1",
+        )
+    kind = campaign.models.node.platform
+    installed.require(kind, (p.layout for p in planned))
+    devices.require((p.layout for p in planned), kind, results)
+    preflight_campaign(campaign)
+    newest = resume.latest_folder(results, campaign.name)
+    folder = newest if continued else None
+    left = resume.left_over(planned, folder) if folder else Left(planned)
+    if blocks:
+        left = left.only(blocks)
+    before = list(_events(newest)) if newest else []
+    pace = Pace((*campaign.gates, *campaign.cells), kind, before)
+    measured_in = newest if pace.seen else None
+    return Schedule(campaign, left, folder, len(planned), pace, measured_in)
+
+
+def _events(folder: Path) -> Iterator[Event]:
+    path = folder / "events.jsonl"
+    return read_jsonl(path, Event, []) if path.exists() else iter(())
+
+
+# ------------------------------------------------------------------------------------- shown
+
+
+def as_json(schedule: Schedule) -> bytes:
+    """The schedule for a machine: every run with its place, cells and expected seconds."""
+    campaign = schedule.campaign
+    answer: dict[str, Any] = {
+        "campaign": campaign.name,
+        "folder": str(schedule.folder) if schedule.folder else None,
+        "runs_total": schedule.total,
+        "runs_left": len(schedule.runs),
+        "expect_s": round(schedule.total_s),
+        "basis": schedule.basis,
+        "gates": [gate.id for gate in campaign.gates],
+        "runs": [_run(schedule, run) for run in schedule.runs],
+    }
+    return msgspec.json.encode(answer)
+
+
+def _run(schedule: Schedule, run: PlannedRun) -> dict[str, Any]:
+    arm, pace = run.arm.name, schedule.pace
+    return {
+        "order": run.order + 1,
+        "block": run.block + 1,
+        "arm": arm,
+        "factor": run.arm.factor,
+        "key": run.key,
+        "engines": [
+            {"name": e.name, "role": e.role, "group": e.group, "devices": e.devices}
+            for e in run.layout.engines
+        ],
+        "cells": [
+            {"cell": cell.id, "expect_s": round(pace.expect_s(arm, f"cell:{cell.id}") or 0.0, 1)}
+            for cell in schedule.campaign.cells
+        ],
+        "expect_s": round(schedule.seconds(run)),
+        "goes_on_from": str(schedule.left.carried[run.key].run)
+        if run.key in schedule.left.carried
+        else None,
+    }
+
+
+def as_text(schedule: Schedule) -> str:
+    """The schedule for a person: one line a run, then the cells that each goes through."""
+    campaign, runs = schedule.campaign, schedule.runs
+    lines = [f"{campaign.name}: {len(runs)} of {schedule.total} runs to do"]
+    if schedule.folder:
+        lines[0] += f", going on in {schedule.folder}"
+    wide = max((len(run.arm.name) for run in runs), default=0)
+    for run in runs:
+        lines.append(
+            f"  run {run.order + 1:>2}  block {run.block + 1}  {run.arm.name:<{wide}}  "
+            f"{_places(run)}  about {clock_text(schedule.seconds(run))}"
+        )
+        if run.key in schedule.left.carried:
+            lines.append(f"          {schedule.left.carried[run.key]}")
+    lines.append("each run: " + ", ".join(c.id for c in (*campaign.gates, *campaign.cells)))
+    lines.append(f"about {clock_text(schedule.total_s)} in all ({schedule.basis})")
+    return "\n".join(lines)
+
+
+def _places(run: PlannedRun) -> str:
+    roles = {"prefill": " prefill", "decode": " decode", "both": ""}
+    return ", ".join(f"{e.group} {list(e.devices)}{roles[e.role]}" for e in run.layout.engines)
