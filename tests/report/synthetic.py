@@ -196,7 +196,7 @@ class Maker:
         self.now = end + NS
 
     def _prefill_ms(self) -> float:
-        extra = {"copies_2048": 0.0, "copies_256": 610.0, "split_1p1d": 96.0}[self.arm.name]
+        extra = {"copies_256": 610.0, "split_1p1d": 96.0}.get(self.arm.name, 0.0)
         return (PREFILL_MS + extra) * self.slow
 
     def _victim(

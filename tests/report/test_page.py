@@ -53,7 +53,9 @@ def test_every_link_has_its_target(folder: Path) -> None:
 
 def test_it_has_every_section_in_order(folder: Path) -> None:
     found = re.findall(r'<section id="([\w-]+)" class="part"', html(load(folder)))
-    assert found == ["streams", "figures", "first-token", "gates", "machine", "methods"]
+    assert found == [
+        *("answers", "streams", "figures", "first-token", "gates", "machine", "methods"),
+    ]
 
 
 def test_every_chart_is_named_and_has_its_table(folder: Path) -> None:
@@ -61,7 +63,7 @@ def test_every_chart_is_named_and_has_its_table(folder: Path) -> None:
     images = re.findall(r'<(?:svg|div)[^>]*role="img"[^>]*>', page)
     assert len(images) == 12 + 3 + 6  # strips of three arms and their null runs, pauses, ledgers
     assert all("aria-label=" in image for image in images)
-    assert page.count("<table") == 2 + 2 + 1 + 1 + 1 + 1
+    assert page.count("<table") == 5 + 2 + 2 + 1 + 1 + 1 + 1
 
 
 def test_an_excluded_figure_is_struck_and_its_reason_is_in_words(tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def test_an_arm_whose_interference_cell_is_coded_is_hollow_without_a_ratio(
     page = html(load(make(tmp_path / "r", codes={"split_1p1d": busy})))
     assert 'class="panel excluded"' in page
     assert 'class="row excluded"' in page
-    assert "On this evidence run copies_256" in page
+    assert "Indicative, from one block: run copies_256." in page
     interference = page.split('<tbody><tr class="cell">')[1]
     assert interference.count("BUSY") == interference.count('<s class="value">') == 7
     assert 'class="better"' not in interference

@@ -70,6 +70,10 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
+MOST_REQUESTS = 5_000
+"""More requests than this in one cell are no advice."""
+
+
 @dataclass(frozen=True)
 class Level:
     """One run at one load: how many of the requests that were sent met the service level.
@@ -185,4 +189,15 @@ def _missing(
     coded = dict.fromkeys(code for one in by_users[users] for code in one.codes)
     if coded:
         return f"a clean run with {users:,} users ({', '.join(coded)})"
-    return f"more requests with {users:,} users: {slo.share:.0%} lies within the interval"
+    return _more_requests(by_users[users], slo.share)
+
+
+def _more_requests(runs: Sequence[Level], share: float) -> str:
+    """How many requests of one run would put `share` outside the interval, at the share seen."""
+    least = min(runs, key=lambda run: run.sent)
+    seen = least.met / least.sent if least.sent else 0.0
+    for sent in range(least.sent + 1, MOST_REQUESTS):
+        between = wilson(round(seen * sent), sent)
+        if between and (between[0] >= share or between[1] < share):
+            return f"{sent:,} requests with {least.users:,} users instead of {least.sent:,}"
+    return f"runs with {least.users:,} users that agree: about {share:.0%} meet it"

@@ -5,21 +5,35 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import msgspec
 
 from twolane import report
 from twolane.analysis import results as stored
-from twolane.cli.frame import cli
-from twolane.report import text as report_text
+from twolane.cli.frame import JSON, cli
+from twolane.report import answers, text
+from twolane.report.facts import Facts
 
 
 @cli.command("report")
 @click.argument("folder", metavar="RESULTS", type=click.Path(path_type=Path))
-def report_(folder: Path) -> None:
+@JSON
+def report_(folder: Path, as_json: bool) -> None:
     """Write the report of a results folder anew: one self-contained HTML file.
+
+    Prints the decision and the answers: which budget, whether a split pays, users per device.
 
     \b
     Example:
       twolane report results/demo
     """
     page = report.write(folder)
-    click.echo(f"{report_text.verdict_sentence(stored.load(folder))}\n\nreport: {page}")
+    facts = Facts(stored.load(folder))
+    told = answers.answers(facts)
+    if as_json:
+        asked = [{"question": a.question, "answer": a.answer, "state": a.state,
+                  "missing": a.missing} for a in told]  # fmt: skip
+        answer = {"verdict": str(text.verdict(facts)), "answers": asked, "report": str(page)}
+        click.echo(msgspec.json.encode(answer))
+        return
+    click.echo(f"{text.verdict(facts)}\n")
+    click.echo(f"{answers.plain(told)}\n\nreport: {page}")

@@ -3,7 +3,8 @@
 Rules of this file: of the arms without a reason code the one with the shortest worst pause is
 chosen, unless the next best is as good (within `NEAR`, or not to be told from its own null run)
 and has the better throughput. With fewer than two such arms, where a code is the reason, the run
-cannot answer.
+cannot answer. It says "Run" only where every other arm without a code can be told from the chosen
+one; one block is indicative, and what blocks do not settle it cannot tell.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from twolane.analysis.compare import Comparison
 from twolane.records import AnyCell, Code, InterferenceCell
 from twolane.report.facts import Facts, Figure
 from twolane.report.gates import CODES
@@ -45,9 +47,25 @@ def decide(facts: Facts, cell: InterferenceCell) -> Decision:
         why = _in_words([code for figure in spoiled for code in figure.codes])
         return Decision(f"This run cannot answer: {why}." if spoiled else "", alone)
     chosen, rival, why = _choice(facts, cell, clean[0], clean[1])
+    opening = _opening(facts, cell, chosen, [one for one in clean if one is not chosen])
     costs = _costs(facts, cell, chosen.arm, rival.arm)
-    sentence = f"On this evidence run {chosen.arm}: {why}, and {costs}."
-    return Decision(f"{sentence}{_sureness(facts, cell, chosen, rival)}", chosen.arm, rival.arm)
+    return Decision(f"{opening}. I{why[1:]}, and {costs}.", chosen.arm, rival.arm)
+
+
+def _opening(facts: Facts, cell: AnyCell, chosen: Figure, others: Sequence[Figure]) -> str:
+    """How much of a recommendation it is."""
+    if facts.blocks == 1:
+        return f"Indicative, from one block: run {chosen.arm}"
+    found = [facts.versus(cell, WORST, chosen.arm, other.arm) for other in others]
+    unsettled = [one for one in found if one.outcome in ("cannot tell", "indicative")]
+    if not unsettled:
+        return f"Run {chosen.arm}"
+    doubts = "; ".join(f"against {one.b} {_doubt(one)}" for one in unsettled)
+    return f"Cannot tell yet ({doubts}). So far {chosen.arm} leads"
+
+
+def _doubt(found: Comparison) -> str:
+    return found.verdict if found.outcome == "cannot tell" else "one block has both"
 
 
 def _value(figure: Figure) -> float:
@@ -63,7 +81,7 @@ def within_null(facts: Facts, cell: AnyCell, figure: Figure) -> bool:
 def _choice(
     facts: Facts, cell: InterferenceCell, best: Figure, following: Figure
 ) -> tuple[Figure, Figure, str]:
-    """The chosen arm, the other, and why, after the chosen arm's name."""
+    """The chosen arm, the other, and why, after `It` or `Its`."""
     both = (best.value, following.value)
     short, long = (spoken(value, WORST.unit, beside=both) for value in both)
     near = _value(following) <= NEAR * _value(best)
@@ -75,8 +93,13 @@ def _choice(
 
 
 def _faster(facts: Facts, one: Figure, other: Figure) -> bool:
-    ratio = _ratio(facts, facts.grid, THROUGHPUT, one.arm, other.arm)
-    return ratio is not None and ratio > 1
+    """Whether the blocks say so; with one block, whether it is more than the margin."""
+    if facts.grid is None:
+        return False
+    found = facts.versus(facts.grid, THROUGHPUT, one.arm, other.arm)
+    if found.outcome == "indicative":
+        return found.ratio is not None and found.ratio > 1 + facts.margin
+    return found.outcome == "A better"
 
 
 def _costs(facts: Facts, cell: InterferenceCell, arm: str, rival: str) -> str:
@@ -116,13 +139,6 @@ def _ratio(
     if here.excluded or there.excluded or here.value is None or not there.value:
         return None
     return here.value / there.value
-
-
-def _sureness(facts: Facts, cell: AnyCell, chosen: Figure, rival: Figure) -> str:
-    if facts.blocks == 1:
-        return " Indicative: one block."
-    found = facts.versus(cell, WORST, chosen.arm, rival.arm)
-    return f" Not settled: {found.verdict}." if found.outcome == "cannot tell" else ""
 
 
 def _in_words(codes: Sequence[Code]) -> str:

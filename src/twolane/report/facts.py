@@ -13,6 +13,9 @@ from functools import cached_property
 from pathlib import Path
 
 from twolane.analysis import stats
+from twolane.analysis.answers import Answers, answers
+from twolane.analysis.arms import Arm, arms
+from twolane.analysis.arms import budget as budget_of
 from twolane.analysis.compare import (
     MARGIN,
     Comparison,
@@ -71,6 +74,15 @@ class Facts:
     @cached_property
     def confounds(self) -> list[Confound]:
         return confounds(self.results)
+
+    @cached_property
+    def answers(self) -> Answers:
+        return answers(self.results, self.measured, self.confounds, self.margin)
+
+    @cached_property
+    def layouts(self) -> dict[str, Arm]:
+        """What each arm that started is made of."""
+        return arms(self.results.runs)
 
     @cached_property
     def cells(self) -> list[AnyCell]:
@@ -179,7 +191,7 @@ def describe(meta: RunMeta) -> str:
     if "prefill" in roles or "decode" in roles:
         return f"split, {roles.count('prefill')} prefill + {roles.count('decode')} decode"
     copies = "one engine" if len(roles) == 1 else f"{_count(len(roles))} copies"
-    budget = _budget(meta)
+    budget = budget_of(meta.engines)
     return f"{copies}, budget\N{NO-BREAK SPACE}{budget:,}" if budget else copies
 
 
@@ -193,22 +205,13 @@ def descriptions(runs: Iterable[Run]) -> dict[str, str]:
     }
 
 
+def layout(arm: Arm) -> str:
+    """An arm's layout without its knobs: `two copies`, `one engine`, `the split`."""
+    if arm.split:
+        return "the split"
+    return "one engine" if arm.engines == 1 else f"{_count(arm.engines)} copies"
+
+
 def _count(n: int) -> str:
     small = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
     return small[n] if n < len(small) else str(n)
-
-
-def _budget(meta: RunMeta) -> int | None:
-    """`--max-num-batched-tokens` of the engines, if they agree on one."""
-    found = {budget_of(engine.argv) for engine in meta.engines}
-    return found.pop() if len(found) == 1 else None
-
-
-def budget_of(argv: list[str]) -> int | None:
-    """`--max-num-batched-tokens` out of an engine's command line, in either spelling."""
-    flag = "--max-num-batched-tokens"
-    for here, after in zip(argv, [*argv[1:], ""], strict=True):
-        text = after if here == flag else here.removeprefix(f"{flag}=")
-        if (here == flag or here.startswith(f"{flag}=")) and text.isdigit():
-            return int(text)
-    return None

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from twolane.analysis.arms import budget_of
 from twolane.analysis.results import Results, Run
 from twolane.records import EngineMeta
-from twolane.report.facts import budget_of
 from twolane.report.markup import Markup, details, el, join, scroll, table
 from twolane.report.metrics import day, number
 

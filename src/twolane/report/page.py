@@ -14,7 +14,7 @@ from pathlib import Path
 
 from twolane.analysis.results import Results, load
 from twolane.records import GridCell, InterferenceCell
-from twolane.report import figures, gates, ledger, machine, methods, timeline, waits, wrong
+from twolane.report import answers, figures, gates, ledger, machine, methods, timeline, waits, wrong
 from twolane.report.facts import Facts, descriptions
 from twolane.report.markup import Markup, details, el, join
 from twolane.report.metrics import day
@@ -74,6 +74,8 @@ def _sections(facts: Facts) -> list[Section]:
     results = facts.results
     words = descriptions(results.runs)
     found: list[Section] = []
+    if asked := answers.section(facts):
+        found.append(("answers", "The answers", asked))
     if facts.interference is not None:
         found.append(("streams", "What the readers saw", _streams(facts, words)))
     found.append(("figures", "The figures", _figures(facts, words)))

@@ -1,0 +1,67 @@
+"""The campaign's answers, in the order in which one asks, for the page and for the terminal.
+
+Rules of this file: it words what `analysis.answers` found and adds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from twolane.report.answer import Answer
+from twolane.report.answers_budget import alone, budget
+from twolane.report.answers_split import costs, pays
+from twolane.report.answers_users import users
+from twolane.report.facts import Facts
+from twolane.report.markup import Markup, details, el, scroll, table
+
+
+def answers(facts: Facts) -> list[Answer]:
+    """Every question that this campaign can be asked."""
+    found = facts.answers
+    told = [budget(facts, found.limits), alone(found.alone)]
+    if found.crossovers:
+        told += [pays(one) for one in found.crossovers]
+        told.append(costs(facts, found.costs))
+    told.append(users(facts, found.capacities))
+    return [one for one in told if one is not None]
+
+
+def plain(told: Iterable[Answer]) -> str:
+    """The answers as lines for a terminal."""
+    return "\n\n".join(_lines(one) for one in told)
+
+
+def _lines(one: Answer) -> str:
+    lacks = f"\n  To know more: {one.missing}." if one.missing else ""
+    return f"{one.question} [{one.state}]\n  {one.answer}{lacks}"
+
+
+def section(facts: Facts) -> Markup | None:
+    """One card a question: the sentence, its state, what is missing, and its table closed."""
+    cards = [_card(one) for one in answers(facts)]
+    return el("div", cards, class_="answers") if cards else None
+
+
+def _card(one: Answer) -> Markup:
+    lacks = el("p", el("b", "To know more: "), one.missing, class_="missing")
+    return el(
+        "article",
+        el(
+            "h3",
+            one.question,
+            " ",
+            el("span", one.state, class_=f"state {one.state.replace(' ', '-')}"),
+        ),
+        el("p", one.answer),
+        lacks if one.missing else None,
+        _table(one),
+        id=f"answer-{one.id}",
+    )
+
+
+def _table(one: Answer) -> Markup | None:
+    if not one.rows:
+        return None
+    caption = f"{one.question} In numbers"
+    inside = table(one.head, one.rows, caption=caption, class_="cards")
+    return details("In numbers", scroll(inside, caption), class_="data")

@@ -1,0 +1,120 @@
+"""Answers about token budgets: the largest that keeps a pause short; whether one would do alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from twolane.analysis.crossover import Alone
+from twolane.analysis.evidence import Seen
+from twolane.analysis.frontier import GAP_LIMITS_MS, BudgetLimit
+from twolane.report.answer import NOTHING, Answer, grouped, lacking, state
+from twolane.report.facts import Facts, layout
+from twolane.report.metrics import spoken
+
+
+def budget(facts: Facts, limits: Sequence[BudgetLimit]) -> Answer | None:
+    question = "Which token budget keeps a reader\u2019s pause short?"
+    if not limits:
+        missing = "arms that differ in their token budget"
+        return Answer("budget", question, "Cannot tell.", "cannot tell", missing)
+    names = _layout_names(facts)
+    several = len({one.layout for one in limits}) > 1
+    parts = []
+    for limit_ms in GAP_LIMITS_MS:
+        for name in dict.fromkeys(one.layout for one in limits):
+            mine = [one for one in limits if (one.layout, one.limit_ms) == (name, limit_ms)]
+            who = f", {names.get(name, name)}" if several else ""
+            told = grouped((one.prompt, _held(one)) for one in mine)
+            parts.append(f"Under {limit_ms:g} ms{who}: {told}.")
+    known = [one for one in limits if one.outcome != "cannot tell"]
+    return Answer(
+        "budget",
+        question,
+        " ".join(parts),
+        state(bool(known), all(one.runs > 1 for one in known)),
+        lacking(one.missing for one in limits),
+        (
+            "prompt, tokens",
+            "layout",
+            "limit",
+            "largest budget that keeps it",
+            "worst pause by budget",
+        ),
+        tuple(_budget_row(one, names) for one in limits),
+    )
+
+
+def _layout_names(facts: Facts) -> dict[str, str]:
+    return {arm.layout: layout(arm) for arm in facts.layouts.values()}
+
+
+def _held(one: BudgetLimit) -> str:
+    if one.outcome == "held":
+        return f"budget {one.held:,}, the largest measured"
+    if one.outcome == "bracketed":
+        near = f" (about {_round(one.estimate)} by a straight line)" if one.estimate else ""
+        return f"budget {one.held:,}, not {one.exceeded:,}{near}"
+    if one.outcome == "none measured":
+        return f"none that was measured, the smallest being {one.exceeded:,}"
+    return "no static budget at all" if one.outcome == "none would" else "cannot tell"
+
+
+def _round(value: float) -> str:
+    """Two digits: a line through two points knows no more."""
+    return f"{float(f'{value:.2g}'):,.0f}"
+
+
+def _budget_row(one: BudgetLimit, names: dict[str, str]) -> tuple[str, ...]:
+    floor = f": {spoken(one.floor_ms, 'ms')} would be left, by a straight line"
+    why = floor if one.outcome == "none would" else ""
+    gaps = [f"{budget:,}: {spoken(gap, 'ms')}" for budget, gap in one.gaps_ms]
+    coded = [f"{budget:,}: coded" for budget in one.coded]
+    return (
+        f"{one.prompt:,}",
+        names.get(one.layout, one.layout),
+        f"{one.limit_ms:g} ms",
+        _held(one) + why,
+        ", ".join([*gaps, *coded]) or NOTHING,
+    )
+
+
+def alone(found: Sequence[Alone]) -> Answer | None:
+    if not found:
+        return None
+    parts = []
+    for limit_ms in GAP_LIMITS_MS:
+        mine = [one for one in found if one.limit_ms == limit_ms]
+        told = grouped((one.cell.prompt, _enough(one)) for one in mine)
+        parts.append(f"Under {limit_ms:g} ms: {told}.")
+    known = [one for one in found if one.outcome != "cannot tell"]
+    return Answer(
+        "alone",
+        "Would a budget alone do, without a split?",
+        " ".join(parts),
+        state(bool(known), all(one.runs > 1 for one in known)),
+        lacking(one.missing for one in found),
+        ("prompt, tokens", "limit", "answer", "without a split", "best split"),
+        tuple(
+            (
+                f"{one.cell.prompt:,}",
+                f"{one.limit_ms:g} ms",
+                _enough(one),
+                _pauses(one.gap),
+                _pauses(one.split),
+            )
+            for one in found
+        ),
+    )
+
+
+def _enough(one: Alone) -> str:
+    if one.outcome == "a budget alone" and one.arm is not None:
+        return f"yes, with {one.arm.name}"
+    words = {"only the split": "no, only the split", "neither": "no, and no split either"}
+    return words.get(one.outcome, "cannot tell")
+
+
+def _pauses(seen: Seen | None) -> str:
+    if seen is None:
+        return NOTHING
+    return ", ".join(spoken(value, "ms", beside=seen.values) for value in seen.values)

@@ -1,0 +1,86 @@
+"""The answers say what was found, how sure that is, and what would have to be measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from click.testing import CliRunner
+from tests.report.synthetic import ARMS, INTERFERENCE, make
+
+from twolane.analysis.results import load
+from twolane.cli import cli
+from twolane.records import Code
+from twolane.report.answer import Answer, grouped
+from twolane.report.answers import answers, plain, section
+from twolane.report.facts import Facts
+
+PLAIN = str.maketrans("\N{NARROW NO-BREAK SPACE}\N{NO-BREAK SPACE}\u2019", "  '")
+
+
+def told(folder: Path) -> dict[str, Answer]:
+    return {one.id.partition("-")[0]: one for one in answers(Facts(load(folder)))}
+
+
+def test_every_question_is_asked_and_one_block_is_indicative(tmp_path: Path) -> None:
+    found = told(make(tmp_path / "r"))
+    assert list(found) == ["budget", "alone", "pays", "costs", "users"]
+    assert {one.state for one in found.values()} == {"indicative", "cannot tell"}
+    assert found["budget"].answer == (
+        "Under 100 ms: at 6,000 tokens none that was measured, the smallest being 256. "
+        "Under 250 ms: at 6,000 tokens none that was measured, the smallest being 256."
+    )
+    assert found["budget"].missing == "an arm with a budget below 256"
+    assert found["alone"].answer.startswith("Under 100 ms: at 6,000 tokens no, only the split.")
+
+
+def test_blocks_make_answers_of_them(tmp_path: Path) -> None:
+    found = told(make(tmp_path / "r", blocks=3))
+    assert (found["budget"].state, found["alone"].state) == ("answered", "answered")
+    (pays,) = [
+        one for one in answers(Facts(load(tmp_path / "r"))) if one.id.startswith("pays-prompt")
+    ]
+    assert pays.state == "answered"
+    assert pays.answer.startswith("From 6,000 tokens at the latest, the only one measured")
+    assert "against copies_256: 2 devices against 2" in found["costs"].answer
+
+
+def test_where_codes_leave_nothing_it_cannot_tell_and_says_what_is_missing(tmp_path: Path) -> None:
+    busy = {INTERFERENCE.id: [Code(code="BUSY", why="other programs used 31 % of CPU time")]}
+    found = told(make(tmp_path / "r", codes={arm.name: busy for arm in ARMS}))
+    for name in ("budget", "alone", "pays", "costs"):
+        assert found[name].state == "cannot tell"
+        assert found[name].missing
+    assert "a clean run at any budget" in found["budget"].missing
+
+
+def test_a_campaign_without_a_split_is_not_asked_about_it(tmp_path: Path) -> None:
+    assert list(told(make(tmp_path / "r", arms=ARMS[:2]))) == ["budget", "alone", "users"]
+
+
+def test_prompts_with_the_same_answer_are_told_together() -> None:
+    pairs = [(3000, "no"), (1000, "yes"), (2000, "yes")]
+    assert grouped(pairs) == "at 1,000 and 2,000 tokens yes; at 3,000 tokens no"
+
+
+def test_every_answer_is_a_card_with_its_table(tmp_path: Path) -> None:
+    shown = section(Facts(load(make(tmp_path / "r"))))
+    assert shown is not None
+    assert shown.count("<article") == 6
+    assert shown.count("<table") == 5
+    assert 'class="state cannot-tell"' in shown
+
+
+def test_the_terminal_gets_the_same_sentences(tmp_path: Path) -> None:
+    folder = make(tmp_path / "r")
+    outcome = CliRunner().invoke(cli, ["report", str(folder)])
+    assert outcome.exit_code == 0
+    text = plain(answers(Facts(load(folder))))
+    assert text in outcome.output
+    assert "Would a budget alone do, without a split? [indicative]" in text
+
+
+def test_a_machine_may_ask_too(tmp_path: Path) -> None:
+    folder = make(tmp_path / "r")
+    outcome = CliRunner().invoke(cli, ["report", str(folder), "--json"])
+    assert outcome.exit_code == 0
+    assert '"state":"indicative"' in outcome.output
