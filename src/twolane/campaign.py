@@ -78,6 +78,8 @@ async def run(
     another run has one of its devices.
     """
     todo = schedule.prepare(campaign, results, continued=continued, blocks=blocks)
+    if todo.obstacle is not None:
+        raise todo.obstacle
     layouts = [step.layout for step in todo.runs]
     kind = campaign.models.node.platform
     with claims.held(layouts, kind, f"campaign {campaign.name}") as claim:

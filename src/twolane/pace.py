@@ -7,7 +7,6 @@ has been seen once, an estimate from the cell's own times stands in, or nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 import msgspec
 
@@ -24,13 +23,10 @@ from twolane.records import (
     TraceCell,
 )
 
-Platform = Literal["cpu", "gpu"]
-
 # Two engines on two CPU cores; GPU hosts with compiled graphs take about as long.
 LAUNCH_S = 60.0
-# One CPU core prefills the needle model at this rate; a GPU does that to a model of 8B and 128K
-# tokens. What is faster is seen to be in the next run.
-PREFILL_TOK_S = {"cpu": 2000.0, "gpu": 11_000.0}
+# One CPU core prefills the needle model at this rate, tokens a second.
+PREFILL_TOK_S = 2000.0
 # Greedy probes are short, and engines get at most 6 s to stop.
 _GREEDY_S = 5.0
 _STOP_S = 5.0
@@ -45,12 +41,15 @@ class Pace:
     """
 
     def __init__(
-        self, cells: tuple[AnyCell, ...], platform: Platform = "cpu", before: Iterable[Event] = ()
+        self,
+        cells: tuple[AnyCell, ...],
+        prefill_tok_s: float = PREFILL_TOK_S,
+        before: Iterable[Event] = (),
     ) -> None:
-        rate = PREFILL_TOK_S[platform]
-        self._took: dict[str, float] = {
-            f"{'gate' if _needle(c) else 'cell'}:{c.id}": estimate_s(c, rate) for c in cells
-        }
+        self._took: dict[str, float] = {}
+        for cell in cells:
+            step = "gate" if isinstance(cell, NeedleCell) else "cell"
+            self._took[f"{step}:{cell.id}"] = estimate_s(cell, prefill_tok_s)
         self._took["launch:"] = LAUNCH_S
         self._took_in: dict[tuple[str, str], float] = {}
         self._open: tuple[str, str, int] | None = None
@@ -91,11 +90,7 @@ class Pace:
         return steps + greedy + (self.expect_s(arm, "stop:") or _STOP_S)
 
 
-def _needle(cell: AnyCell) -> bool:
-    return isinstance(cell, NeedleCell)
-
-
-def estimate_s(cell: AnyCell, prefill_tok_s: float = PREFILL_TOK_S["cpu"]) -> float:
+def estimate_s(cell: AnyCell, prefill_tok_s: float = PREFILL_TOK_S) -> float:
     """A first guess at a cell's duration, in seconds."""
     prefill = cell.prompt / prefill_tok_s
     match cell:

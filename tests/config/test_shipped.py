@@ -11,7 +11,26 @@ from twolane.config import load_campaign
 from twolane.engines.launch import launches
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-GPU_CAMPAIGNS = ("split_vs_copies", "split_vs_copies_8b", "transfer_remedies")
+GPU_CAMPAIGNS = (
+    "budget_sweep_8b",
+    "budget_sweep_h200",
+    "par_quick",
+    "ramp_1m",
+    "split_vs_copies",
+    "split_vs_copies_8b",
+    "transfer_remedies",
+)
+
+
+def test_every_file_is_a_campaign_or_what_one_names() -> None:
+    named = set()
+    for path in CONFIGS.glob("*.yaml"):
+        if "\narms:" in path.read_text():
+            campaign = load_campaign(path)
+            assert campaign.name == path.stem
+            named.add(campaign.models.path.name)
+    models = {path.name for path in CONFIGS.glob("*.yaml") if "\narms:" not in path.read_text()}
+    assert models == named
 
 
 @pytest.mark.parametrize("name", GPU_CAMPAIGNS)

@@ -114,6 +114,8 @@ def _run(planned: Campaign, wanted: _Wanted) -> None:
         todo = schedule.prepare(planned, wanted.out, continued=wanted.resume, blocks=wanted.blocks)
         show = schedule.as_json if wanted.as_json else schedule.as_text
         click.echo(show(todo))
+        if todo.obstacle is not None:
+            raise todo.obstacle
         return
     outcome = _driven(planned, wanted)
     page = report.write(outcome.folder)
