@@ -110,7 +110,7 @@ def _prefill_tok_s(campaign: Campaign) -> float:
         return PREFILL_TOK_S
     try:
         config = json.loads((Path(campaign.model.path) / "config.json").read_bytes())
-        weights = 12 * config["num_hidden_layers"] * config["hidden_size"] ** 2
+        weights: float = 12 * config["num_hidden_layers"] * config["hidden_size"] ** 2
     except (OSError, ValueError, KeyError, TypeError):
         return 11_000.0
     return min(120_000.0, 11_000.0 * 8e9 / max(1, weights))
