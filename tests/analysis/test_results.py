@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.report.synthetic import make
 
+from twolane.analysis.reading import without_gaps
 from twolane.analysis.results import Results, load
 from twolane.errors import QuestionError
+from twolane.records import Request
 
 
 @pytest.fixture
@@ -124,3 +127,20 @@ def test_events_are_read_where_there_are_any(folder: Path) -> None:
     results = load(folder)
     assert results.events() == []
     assert list(results.faults) == []
+
+
+def test_requests_come_without_their_gaps_where_nobody_asks_for_them(folder: Path) -> None:
+    run = load(folder).runs[0]
+    for brief, whole in zip(run.requests(gaps=False), run.requests(), strict=True):
+        assert brief == msgspec.structs.replace(whole, gaps_ns=[])
+
+
+def test_a_text_that_quotes_a_gap_is_kept() -> None:
+    request = Request(
+        id="a", cell="c", role="probe", index=0, send_ns=1, due_ns=1, text=',"gaps_ns":[1,2]',
+        gaps_ns=[7, 8], tokens=[1, 2, 1],
+    )  # fmt: skip
+    line = without_gaps(msgspec.json.encode(request))
+    assert msgspec.json.decode(line, type=Request) == msgspec.structs.replace(request, gaps_ns=[])
+    bare = msgspec.json.encode(msgspec.structs.replace(request, gaps_ns=[]))
+    assert without_gaps(bare) == bare

@@ -89,7 +89,7 @@ def test_a_run_that_did_not_end_well_is_named(tmp_path: Path) -> None:
     (run / "cells.jsonl").unlink()
     text = (run / "run.json").read_text().replace('"status": "done"', '"status": "failed"')
     (run / "run.json").write_text(text)
-    assert said(folder).endswith("Not finished: 1 of 3 runs (copies_256 failed).")
+    assert "Not finished: 1 of 3 runs (copies_256 failed)." in said(folder)
 
 
 def test_readers_of_unequal_speed_are_a_warning(tmp_path: Path) -> None:

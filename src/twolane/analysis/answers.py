@@ -107,7 +107,8 @@ def _levels(one: Measured, asked: Sequence[Slo]) -> Iterable[tuple[str, Slo, Lev
         for slo in READERS if gap is not None else ():
             yield shape, slo, readers(cell.victims, gap or 0.0, slo, codes)
     elif isinstance(cell, GridCell):
-        requests = list(one.run.requests("grid", cell=cell.id))
+        pauses = any(slo.gap_ms is not None for slo in asked)
+        requests = list(one.run.requests("grid", cell=cell.id, gaps=pauses))
         shape = f"prompts of {cell.prompt:,}, answers of {cell.output:,}"
         for slo in asked:
             yield shape, slo, level(cell.users, requests, slo, codes)

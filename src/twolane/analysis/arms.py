@@ -93,3 +93,13 @@ def budget_of(argv: list[str]) -> int | None:
         if (here == _BUDGET or here.startswith(f"{_BUDGET}=")) and text.isdigit():
             return int(text)
     return None
+
+
+def flags(argv: list[str]) -> dict[str, str]:
+    """`--flag value`, `--flag=value` and bare `--flag` of a command line."""
+    found: dict[str, str] = {}
+    for here, after in zip(argv, [*argv[1:], "--"], strict=True):
+        if here.startswith("--"):
+            name, equals, value = here.partition("=")
+            found[name] = value if equals else ("given" if after.startswith("--") else after)
+    return found

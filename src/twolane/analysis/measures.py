@@ -68,7 +68,8 @@ def tpot_ns(request: Request) -> float | None:
     """TPOT = (t_last - t_1) / (N - n_1); None if N - n_1 < 1."""
     if request.first_ns is None or request.last_ns is None:
         return None
-    after_first = request.output_tokens - token_counts(request)[0]
+    first = request.tokens[0] if request.tokens else 1
+    after_first = request.output_tokens - first
     return (request.last_ns - request.first_ns) / after_first if after_first >= 1 else None
 
 

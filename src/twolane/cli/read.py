@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -9,6 +10,7 @@ import msgspec
 
 from twolane import report
 from twolane.analysis import results as stored
+from twolane.analysis.standing import answerable
 from twolane.cli.frame import JSON, cli
 from twolane.report import answers, text
 from twolane.report.facts import Facts
@@ -21,6 +23,7 @@ def report_(folder: Path, as_json: bool) -> None:
     """Write the report of a results folder anew: one self-contained HTML file.
 
     Prints the decision and the answers: which budget, whether a split pays, users per device.
+    Exit code 1 if no point is left to answer from.
 
     \b
     Example:
@@ -32,8 +35,11 @@ def report_(folder: Path, as_json: bool) -> None:
     if as_json:
         asked = [{"question": a.question, "answer": a.answer, "state": a.state,
                   "missing": a.missing} for a in told]  # fmt: skip
-        answer = {"verdict": str(text.verdict(facts)), "answers": asked, "report": str(page)}
+        answer = {"verdict": str(text.verdict(facts)), "answers": asked, "report": str(page),
+                  "caveats": facts.caveats}  # fmt: skip
         click.echo(msgspec.json.encode(answer))
-        return
-    click.echo(f"{text.verdict(facts)}\n")
-    click.echo(f"{answers.plain(told)}\n\nreport: {page}")
+    else:
+        click.echo(f"{text.verdict(facts)}\n")
+        click.echo(f"{answers.plain(told)}\n\nreport: {page}")
+    if not answerable(facts.measured):
+        sys.exit(1)

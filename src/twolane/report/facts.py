@@ -27,6 +27,7 @@ from twolane.analysis.compare import (
 from twolane.analysis.confounds import Confound, between, confounds
 from twolane.analysis.points import Measured, measure
 from twolane.analysis.results import Results, Run
+from twolane.analysis.standing import caveats
 from twolane.records import (
     AnyCell,
     Code,
@@ -74,6 +75,11 @@ class Facts:
     @cached_property
     def confounds(self) -> list[Confound]:
         return confounds(self.results)
+
+    @cached_property
+    def caveats(self) -> list[str]:
+        """What is lost, damaged, unsealed or unreadable, in sentences."""
+        return caveats(self.results, self.measured)
 
     @cached_property
     def answers(self) -> Answers:

@@ -20,6 +20,7 @@ CODES = {
     "NEEDLE": "wrong answers: a missed needle, or greedy text that differs between arms",
     "FAILED": "requests failed",
     "PREEMPT": "an engine preempted requests in the window",
+    "DAMAGED": "its files are not what the run wrote: lines doubled, lost or edited since",
     "UNSTEADY": "rate or in-flight drifts through the window",
 }
 

@@ -66,14 +66,14 @@ def verdict_sentence(results: Results) -> str:
 def verdict(facts: Facts) -> Verdict:
     cell = facts.interference
     if not facts.results.runs:
-        return _nothing("No run can be read here, so there is no answer.")
+        return _nothing(facts, "No run can be read here, so there is no answer.")
     if cell is None:
-        return _nothing("No run finished an interference cell, so there is no answer yet.")
+        return _nothing(facts, "No run finished an interference cell, so there is no answer yet.")
     words = descriptions(facts.results.runs)
     figures = [facts.figure(cell, WORST.key, arm) for arm in facts.arms]
     seen = [figure for figure in figures if figure.value is not None]
     if not seen:
-        return _nothing("No arm has a worst pause, so there is no answer yet.")
+        return _nothing(facts, "No arm has a worst pause, so there is no answer yet.")
     decision = decide(facts, cell)
     best = next((figure for figure in seen if figure.arm == decision.arm), None)
     return Verdict(
@@ -86,13 +86,14 @@ def verdict(facts: Facts) -> Verdict:
                 *_excluded(facts),
                 *_unequal(facts, cell),
                 *_unfinished(facts),
+                *facts.caveats,
             ]
         ),
     )
 
 
-def _nothing(why: str) -> Verdict:
-    return Verdict((Piece(why),), "", "")
+def _nothing(facts: Facts, why: str) -> Verdict:
+    return Verdict((Piece(why),), "", " ".join(facts.caveats))
 
 
 def _finding(

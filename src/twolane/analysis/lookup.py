@@ -1,0 +1,104 @@
+"""From what a person types to a run, a cell or a request.
+
+Rules of this file: exact names win; otherwise a part of a name does, if it means one thing alone.
+Every refusal says what there is to choose from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from twolane.analysis.results import Results, Run, load
+from twolane.errors import QuestionError
+from twolane.records import CellSummary, Request
+
+SHOWN = 8
+
+
+def find_run(text: str, under: Path) -> tuple[Results, Run]:
+    """The run that `text` names: a run's folder, a campaign's folder with one run, or (part of) an
+    id or an arm in a campaign's folder, as `FOLDER/ID`, or in any folder in `under`.
+
+    Raises QuestionError where it names none, or several.
+    """
+    path = Path(text)
+    if (path / "run.json").is_file():
+        results = load(path.resolve().parent.parent)
+        return results, _one(results.runs, path.resolve().name, str(path))
+    if (path / "runs").is_dir():
+        results = load(path)
+        return results, _one(results.runs, "", text)
+    if path.parent != Path() and (path.parent / "runs").is_dir():
+        results = load(path.parent)
+        return results, _one(results.runs, path.name, text)
+    return _anywhere(text, under)
+
+
+def _anywhere(text: str, under: Path) -> tuple[Results, Run]:
+    folders = [one.parent for one in sorted(under.glob("*/runs")) if one.is_dir()]
+    every = [(results, run) for folder in folders for results in [load(folder)]
+             for run in results.runs]  # fmt: skip
+    if not every:
+        raise QuestionError(
+            f"there is no run {text!r}",
+            place=str(under),
+            remedy="name a run's folder, or say with --out where results lie",
+        )
+    run = _one([run for _, run in every], text, str(under))
+    return next(pair for pair in every if pair[1] is run)
+
+
+def _one(runs: Sequence[Run], text: str, place: str) -> Run:
+    exact = [run for run in runs if text in (run.id, run.arm)]
+    close = exact or [run for run in runs if text in run.id or text in run.arm]
+    if len(close) == 1:
+        return close[0]
+    what = f"no run is called {text!r}" if not close else f"{len(close)} runs may be meant"
+    raise QuestionError(
+        what if text else f"it holds {len(runs)} runs",
+        place=place,
+        remedy=f"name one of: {_some(f'{run.id} ({run.arm}, block {run.block + 1})' for run in close or runs)}",
+    )
+
+
+def _some(names: Iterable[str]) -> str:
+    every = list(names)
+    more = f", and {len(every) - SHOWN} more" if len(every) > SHOWN else ""
+    return ", ".join(every[:SHOWN]) + more
+
+
+def find_target(run: Run, text: str) -> CellSummary | Request:
+    """A cell of `run` by (part of) its id, or a request by its id or a part that only it has.
+
+    Raises QuestionError where there is none, or several.
+    """
+    exact = [cell for cell in run.cells if cell.cell.id == text]
+    cells = exact or [cell for cell in run.cells if text in cell.cell.id]
+    if len(cells) == 1:
+        return cells[0]
+    if not cells and (request := _request(run, text)) is not None:
+        return request
+    raise QuestionError(
+        f"{len(cells)} cells may be meant by {text!r}" if cells else f"no cell or request is {text!r}",
+        place=run.id,
+        remedy=f"name one of: {_some(repr(cell.cell.id) for cell in cells or run.cells)}",
+    )  # fmt: skip
+
+
+def _request(run: Run, text: str) -> Request | None:
+    close = None
+    several: list[str] = []
+    for request in run.requests():
+        if request.id == text:
+            return request
+        if text in request.id:
+            close = close or request
+            several.append(request.id)
+    if len(several) > 1:
+        raise QuestionError(
+            f"{len(several)} requests may be meant by {text!r}",
+            place=run.id,
+            remedy=f"name one of: {_some(several)}",
+        )
+    return close

@@ -1,0 +1,62 @@
+"""How far results can be relied on as a whole: what is lost, changed, unsealed or unreadable.
+
+Rules of this file: sentences for people, the same in the terminal, in the answers and on the page,
+so that nothing is lost in silence; and whether there is anything at all to answer from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from twolane.analysis.integrity import CODE
+from twolane.analysis.points import Measured
+from twolane.analysis.results import Results
+
+
+def answerable(measured: Iterable[Measured]) -> bool:
+    """Whether a single point is left that may enter an answer."""
+    return any(one.values and not one.codes for one in measured)
+
+
+def caveats(results: Results, measured: Iterable[Measured]) -> list[str]:
+    """What a reader of any figure of `results` has to know, one sentence each."""
+    found = [_lost(results), _damaged(measured), _unsealed(results), _faults(results)]
+    return [sentence for sentence in found if sentence]
+
+
+def _lost(results: Results) -> str:
+    if not results.lost:
+        return ""
+    arms = ", ".join(results.lost)
+    return f"Lost or not run: no run of {arms} can be read here, so nothing is said of it."
+
+
+def _damaged(measured: Iterable[Measured]) -> str:
+    spoilt = [one for one in measured if any(code.code == CODE for code in one.codes)]
+    if not spoilt:
+        return ""
+    arms = ", ".join(dict.fromkeys(one.run.arm for one in spoilt))
+    return f"Damaged since they were written: {_count(len(spoilt), 'cell')} of {arms} ({CODE})."
+
+
+def _unsealed(results: Results) -> str:
+    if not results.unsealed:
+        return ""
+    return (
+        f"{len(results.unsealed)} of {_count(len(results.runs), 'run')} have no seal, as an older "
+        "twolane left them: lines that were doubled, lost or edited since would not be seen."
+    )
+
+
+def _faults(results: Results) -> str:
+    if not results.faults:
+        return ""
+    first = next(iter(results.faults))
+    place = first.path.removeprefix(f"{results.folder}/")
+    line = f", line {first.line}" if first.line else ""
+    count = _count(len(results.faults), "fault")
+    return f"Unreadable, changed or left out: {count}, first {place}{line}: {first.why}."
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'s' * (n != 1)}"
