@@ -15,7 +15,9 @@ from pathlib import Path
 
 import msgspec
 
+from twolane.analysis import integrity
 from twolane.analysis.measures import tpot_ns
+from twolane.analysis.reading import Faults
 from twolane.errors import QuestionError
 from twolane.plan import PlannedRun
 from twolane.records import (
@@ -130,9 +132,12 @@ def left_over(planned: Sequence[PlannedRun], folder: Path) -> Left:
 
 
 def finished_key(run: Path) -> str | None:
-    """Key of the run in folder `run`; None if it did not come to its end or cannot be read."""
+    """Key of the run in folder `run`; None if it did not come to its end, cannot be read, or is a
+    copy: its folder bears another name than the run."""
     meta = _meta(run)
-    return _key(run) if meta is not None and meta.status == "done" else None
+    if meta is None or meta.status != "done" or meta.id != run.name:
+        return None
+    return _key(run)
 
 
 def _meta(run: Path) -> RunMeta | None:
@@ -149,11 +154,15 @@ def _key(run: Path) -> str | None:
 
 
 def _carried(run: Path) -> Carried | None:
-    """What the cut run in folder `run` leaves; None unless it died in a ramp that had begun."""
+    """What the cut run in folder `run` leaves; None unless it died in a ramp that had begun, and
+    all that it had measured is as it was written."""
     meta = _meta(run)
     if meta is None:
         return None
-    summaries = tuple(read_jsonl(run / "cells.jsonl", CellSummary, []))
+    checked = integrity.check(run, meta, Faults())
+    if checked.damage:
+        return None
+    summaries = checked.summaries
     done = {summary.cell.id for summary in summaries}
     unfinished = next((cell for cell in meta.cells if cell.id not in done), None)
     if not isinstance(unfinished, RampCell):
