@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from twolane.clock import NS
-from twolane.live import LiveView, Progress, bar, picture
-from twolane.pace import clock_text
+from twolane.errors import QuestionError
+from twolane.journal import FILE, Journal
+from twolane.live import LiveView, Progress, bar, follow, picture
+from twolane.pace import Pace, clock_text
 from twolane.records import Event
 
 
@@ -143,3 +146,76 @@ def test_bars_have_their_width_whatever_they_show() -> None:
     assert [len(bar(share, 8)) for share in (-1, 0, 0.06, 0.5, 1, 7)] == [8] * 6
     assert bar(0.5, 8) == "████    "
     assert bar(0.56, 8) == "████▌   "
+
+
+# ------------------------------------------------------------------- from another terminal
+
+
+def begin(at_s: float, **more: Any) -> Event:
+    return event(at_s, "begin", "results/demo", run="", arm=None, **more)
+
+
+def followed(folder: Path, meanwhile: list[Any]) -> tuple[str, list[str]]:
+    """What `follow` returns and prints; each of `meanwhile` happens while it waits."""
+    out = io.StringIO()
+    ended = follow(folder, Console(file=out, width=100), sleep=lambda _: meanwhile.pop(0)())
+    return ended, out.getvalue().splitlines()
+
+
+def test_a_running_campaign_is_followed_to_its_end(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, Pace(()), lambda _: None, total=1)
+    journal.__enter__()
+    journal.tell(RUN[0])
+    ended, lines = followed(
+        tmp_path,
+        [lambda: journal.tell(RUN[1]), lambda: journal.__exit__(None, None, None)],
+    )
+    assert ended == "done"
+    assert [line.split("  ")[-1].split(": ")[-1] for line in lines[1:3]] == [
+        "budget 256, block 1",
+        "starting e0, e1, about 1:00",
+    ]
+    assert "end: done" in lines[-1]
+
+
+def test_half_a_line_waits_for_its_rest(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, Pace(()), lambda _: None)
+    journal.__enter__()
+    file = tmp_path / FILE
+    whole = b'{"t_ns":1,"run":"","step":"note","text":"a note"}\n'
+
+    def write(part: bytes) -> None:
+        with file.open("ab") as more:
+            more.write(part)
+
+    waits = [lambda: write(whole[:20]), lambda: write(whole[20:]),
+             lambda: journal.__exit__(None, None, None)]  # fmt: skip
+    _, lines = followed(tmp_path, waits)
+    assert sum("a note" in line for line in lines) == 1
+
+
+def test_a_campaign_that_was_cut_has_no_end(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b'{"t_ns":1,"run":"","step":"note","text":"a"}\n{"t_ns":2,"ru')
+    ended, lines = followed(tmp_path, [])
+    assert (ended, len(lines)) == ("", 1)
+
+
+def test_where_no_campaign_lies_the_nearest_are_named(tmp_path: Path) -> None:
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / FILE).touch()
+    with pytest.raises(QuestionError) as refused:
+        followed(tmp_path, [])
+    assert str(tmp_path / "demo") in refused.value.remedy
+
+
+def test_a_campaign_that_goes_on_counts_from_its_new_begin() -> None:
+    cut = [begin(0, total=6), *RUN]
+    progress = told(*cut, begin(1000, total=6, done=2, expect_s=400), total=None)
+    assert (progress.runs["r1"].ending, progress.runs["r1"].seconds(0)) == ("cut", 53)
+    assert progress.left_s(1100 * NS) == pytest.approx(300)
+    progress.apply(event(1100, "place", run="r2", done=2, total=6))
+    assert "run 3 of 6" in drawn(progress, 1110)
+    progress.apply(event(1200, "done", run="r2"))
+    assert progress.left_s(1200 * NS) == pytest.approx(3 * 100)
+    progress.apply(event(1210, "end", "interrupted", run="", arm=None))
+    assert "interrupted after 3:30" in drawn(progress, 5000)

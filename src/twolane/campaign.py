@@ -15,7 +15,6 @@ from pathlib import Path
 from twolane import claims, devices, schedule
 from twolane.analysis.stats import summarise
 from twolane.claims import Claim
-from twolane.clock import now_ns
 from twolane.config import Campaign
 from twolane.engines.fleet import Fleet
 from twolane.engines.hosttime import HostTime
@@ -26,16 +25,11 @@ from twolane.halt import Halt
 from twolane.journal import Journal
 from twolane.load.calibration import calibrate
 from twolane.load.driver import Question
-from twolane.plan import PlannedRun
 from twolane.recorder import Recorder, Status, Told, new_folder
-from twolane.resume import Carried
-from twolane.schedule import Schedule
 from twolane.records import (
     AnyCell,
-    Appender,
     CellSummary,
     Code,
-    Event,
     NeedleAnswer,
     NeedleCell,
     NeedleResult,
@@ -43,6 +37,7 @@ from twolane.records import (
     RunMeta,
     write_json,
 )
+from twolane.schedule import Schedule
 
 GREEDY_TOKENS = 32
 """Length of a greedy probe's answer: one wrong KV block changes it, and it costs under a second."""
@@ -84,7 +79,10 @@ async def run(
     kind = campaign.models.node.platform
     with claims.held(layouts, kind, f"campaign {campaign.name}") as claim:
         folder = todo.folder or new_folder(results, campaign.name)
-        with Journal(folder, todo.pace, told) as journal:
+        with Journal(
+            folder, todo.pace, told, done=todo.total - len(todo.left.runs), total=todo.total,
+            expect_s=todo.total_s,
+        ) as journal:  # fmt: skip
             if continued and todo.folder is None:
                 journal.note(f"nothing to resume under {results}: a new campaign in {folder}")
             todo.left.set_aside()

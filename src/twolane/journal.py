@@ -23,13 +23,26 @@ FILE = "events.jsonl"
 class Journal:
     """A campaign's events: written, annotated by `pace`, and told. Use as a context manager.
 
+    `begin` tells how many runs are done of how many, and how long the others should take.
     Raises QuestionError where another process writes this folder.
     """
 
-    def __init__(self, folder: Path, pace: Pace, told: Callable[[Event], None]) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        pace: Pace,
+        told: Callable[[Event], None],
+        *,
+        done: int = 0,
+        total: int | None = None,
+        expect_s: float | None = None,
+    ) -> None:
         self._pace = pace
         self._told = told
+        self._begin = Event(
+            t_ns=now_ns(), run="", step="begin", text=str(folder), done=done, total=total,
+            expect_s=expect_s,
+        )  # fmt: skip
         self._file = Appender(folder / FILE)
         if not _locked(self._file.fileno()):
             self._file.close()
@@ -40,7 +53,7 @@ class Journal:
             )
 
     def __enter__(self) -> Journal:
-        self._say("begin", str(self._folder))
+        self.tell(self._begin)
         return self
 
     def __exit__(

@@ -7,22 +7,31 @@ parameter; `LiveView` puts it on a console. Nothing imports this file but the co
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
+import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from twolane import journal
 from twolane.clock import NS, now_ns
+from twolane.errors import QuestionError
 from twolane.pace import clock_text
 from twolane.records import Event
 
 _BAR_WIDTH = 32
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _ENDINGS = ("done", "failed")
+_LOOK_S = 0.25
 
 
 @dataclass
@@ -52,6 +61,7 @@ class RunView:
     steps: list[Step] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     fastest: float = 0.0  # of any rate seen in this run: the bars' full length
+    number: int = 1  # among the campaign's runs, from 1
     ended_ns: int | None = None
     ending: str = ""
     why: str = ""
@@ -68,6 +78,10 @@ class Progress:
         self.runs: dict[str, RunView] = {}
         self.notes: list[str] = []
         self.began_ns: int | None = None
+        self.done_before = 0  # runs that were done when this part of the campaign began
+        self.expect_s: float | None = None  # from then on
+        self.over = ""  # how it ended
+        self.last_ns = 0
 
     @property
     def current(self) -> RunView | None:
@@ -76,9 +90,31 @@ class Progress:
     def apply(self, event: Event) -> None:
         """Take one event in. `total` of a `place` event is the planned number of runs."""
         self.began_ns = self.began_ns or event.t_ns
-        if event.step == "note":
+        before, self.last_ns = self.last_ns, event.t_ns
+        if event.step == "begin":
+            self._cut_short(before)
+            self._begin(event)
+        elif event.step == "end":
+            self._cut_short(event.t_ns)
+            self.over = event.text
+        elif event.step == "note":
             self.notes.append(event.text)
-            return
+        else:
+            self._of_run(event)
+
+    def _begin(self, event: Event) -> None:
+        """A campaign that goes on begins anew: its clock, and its count of what is left."""
+        self.began_ns, self.expect_s, self.over = event.t_ns, event.expect_s, ""
+        self.done_before, self.total = event.done or 0, event.total or self.total
+
+    def _cut_short(self, now: int) -> None:
+        """Runs that have no end of their own got none: whoever drove them is gone."""
+        for run in self.runs.values():
+            if run.ended_ns is None:
+                self._close(run, now)
+                run.ended_ns, run.ending, run.rates = max(now, run.began_ns), "cut", []
+
+    def _of_run(self, event: Event) -> None:
         run = self._run(event)
         if event.step in _ENDINGS:
             self._end(run, event)
@@ -91,7 +127,10 @@ class Progress:
         if event.step == "place" and event.total is not None:
             self.total = event.total
         if event.run not in self.runs:
-            self.runs[event.run] = RunView(event.run, event.arm or event.run, event.t_ns)
+            run = RunView(event.run, event.arm or event.run, event.t_ns)
+            known = event.done is not None and event.step == "place"
+            run.number = 1 + (event.done or 0) if known else len(self.runs) + 1
+            self.runs[event.run] = run
         return self.runs[event.run]
 
     def _end(self, run: RunView, event: Event) -> None:
@@ -124,12 +163,14 @@ class Progress:
             run.steps[-1].ended_ns = now
 
     def left_s(self, now: int) -> float | None:
-        """Seconds until the campaign ends, after its finished runs; None before the first."""
-        finished = [run for run in self.runs.values() if run.ending == "done"]
+        """Seconds until the campaign ends: by its finished runs, before them by its forecast."""
+        began = self.began_ns or 0
+        here = [run for run in self.runs.values() if run.began_ns >= began]
+        finished = [run for run in here if run.ending == "done"]
         if not finished or self.total is None:
-            return None
+            return None if self.expect_s is None else max(0.0, self.expect_s - (now - began) / NS)
         mean = sum(run.seconds(now) for run in finished) / len(finished)
-        ended = sum(run.ended_ns is not None for run in self.runs.values())
+        ended = self.done_before + sum(run.ended_ns is not None for run in here)
         open_s = sum(run.seconds(now) for run in self.runs.values() if run.ended_ns is None)
         return max(0.0, mean * (self.total - ended) - open_s)
 
@@ -145,8 +186,7 @@ def bar(share: float, width: int = _BAR_WIDTH) -> str:
 
 
 def _place(progress: Progress, run: RunView) -> str:
-    number = list(progress.runs).index(run.id) + 1
-    return f"run {number} of {progress.total}" if progress.total else f"run {number}"
+    return f"run {run.number} of {progress.total}" if progress.total else f"run {run.number}"
 
 
 def plain_line(progress: Progress, event: Event) -> str:
@@ -179,7 +219,12 @@ def picture(progress: Progress, now: int) -> RenderableType:
 
 
 def _heading(progress: Progress, run: RunView, now: int) -> Text:
-    signs = {"": ("▸", "bold cyan"), "done": ("✓", "green"), "failed": ("✗", "bold red")}
+    signs = {
+        "": ("▸", "bold cyan"),
+        "done": ("✓", "green"),
+        "failed": ("✗", "bold red"),
+        "cut": ("✂", "yellow"),
+    }
     sign, style = signs[run.ending]
     took = clock_text(run.seconds(now))
     text = Text.assemble(
@@ -232,7 +277,10 @@ def _rates(run: RunView) -> list[RenderableType]:
 
 
 def _clock(progress: Progress, now: int) -> Text:
+    now = progress.last_ns if progress.over else now
     since = (now - (progress.began_ns or now)) / NS
+    if progress.over:
+        return Text(f"  {progress.over} after {clock_text(since)}", style="dim")
     text = Text(f"  {clock_text(since)} so far", style="dim")
     left = progress.left_s(now)
     if left is not None and left > 0:
@@ -254,10 +302,11 @@ class LiveView:
         console: Console | None = None,
         *,
         runs: int | None = None,
+        progress: Progress | None = None,
         now: Callable[[], int] = now_ns,
     ) -> None:
         self._console = console or Console()
-        self._progress = Progress(runs)
+        self._progress = progress or Progress(runs)
         self._now = now
         self._last = ("", "", "")
         self._live = (
@@ -291,3 +340,49 @@ class LiveView:
             line = plain_line(self._progress, event)
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
         self._last = said
+
+
+# ------------------------------------------------------------------- from another terminal
+
+
+def follow(folder: Path, console: Console, *, sleep: Callable[[float], None] = time.sleep) -> str:
+    """Show the campaign in `folder` as it goes on; return how it ended once nobody writes it.
+
+    Empty where it was cut without an end. Raises QuestionError if no campaign lies there.
+    """
+    path = folder / journal.FILE
+    if not path.is_file():
+        raise QuestionError(
+            "no campaign lies here", place=str(folder), remedy=_campaigns_below(folder)
+        )
+    writing = True
+    progress = Progress()
+
+    def now() -> int:
+        return now_ns() if writing else progress.last_ns
+
+    with LiveView(console, progress=progress, now=now) as view, path.open("rb") as file:
+        while writing:
+            writing = journal.is_written(folder)  # asked first: what came before it is then read
+            _read_on(file, view)
+            if writing:
+                sleep(_LOOK_S)
+    return progress.over
+
+
+def _read_on(file: BinaryIO, view: Callable[[Event], None]) -> None:
+    """Every event that has been written since; half a line is left for the next time."""
+    while (line := file.readline()).endswith(b"\n"):
+        # A line that a crash tore is no event, and the next one is whole.
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            view(_event(line))
+    file.seek(-len(line), os.SEEK_CUR)
+
+
+_event = msgspec.json.Decoder(Event).decode
+
+
+def _campaigns_below(folder: Path) -> str:
+    found = sorted((p.parent for p in folder.glob(f"*/{journal.FILE}")), key=lambda p: p.name)
+    named = ", ".join(str(p) for p in found)
+    return f"name one of {named}" if found else "name a campaign's folder, e.g. results/demo"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twolane.cli import faults, measure, read, serve  # noqa: F401 - each adds its commands
+from twolane.cli import explain, faults, measure, read, serve, watch  # noqa: F401 - each adds its commands
 from twolane.cli.frame import cli
 
 __all__ = ["cli", "main"]
