@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal
 
 from twolane.analysis.results import Run
@@ -42,6 +43,15 @@ def arms(runs: Iterable[Run]) -> dict[str, Arm]:
         if run.meta.engines and run.arm not in found:
             found[run.arm] = _arm(run.meta)
     return found
+
+
+def alike(arms: Iterable[Arm]) -> list[tuple[str, str]]:
+    """Pairs of arms that are told to run in the same way: an A/A, what they differ by is noise."""
+    return [(a.name, b.name) for a, b in combinations(arms, 2) if _same(a, b)]
+
+
+def _same(a: Arm, b: Arm) -> bool:
+    return (a.kind, a.budget, a.devices, a.others) == (b.kind, b.budget, b.devices, b.others)
 
 
 def _arm(meta: RunMeta) -> Arm:

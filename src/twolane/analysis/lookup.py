@@ -58,8 +58,12 @@ def _one(runs: Sequence[Run], text: str, place: str) -> Run:
     raise QuestionError(
         what if text else f"it holds {len(runs)} runs",
         place=place,
-        remedy=f"name one of: {_some(f'{run.id} ({run.arm}, block {run.block + 1})' for run in close or runs)}",
+        remedy=f"name one of: {_some(map(_named, close or runs))}",
     )
+
+
+def _named(run: Run) -> str:
+    return f"{run.id} ({run.arm}, block {run.block + 1})"
 
 
 def _some(names: Iterable[str]) -> str:
@@ -79,11 +83,12 @@ def find_target(run: Run, text: str) -> CellSummary | Request:
         return cells[0]
     if not cells and (request := _request(run, text)) is not None:
         return request
+    several = f"{len(cells)} cells may be meant by {text!r}"
     raise QuestionError(
-        f"{len(cells)} cells may be meant by {text!r}" if cells else f"no cell or request is {text!r}",
+        several if cells else f"no cell or request is {text!r}",
         place=run.id,
         remedy=f"name one of: {_some(repr(cell.cell.id) for cell in cells or run.cells)}",
-    )  # fmt: skip
+    )
 
 
 def _request(run: Run, text: str) -> Request | None:

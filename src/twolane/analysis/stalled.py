@@ -7,14 +7,14 @@ the reader.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from twolane.analysis.interference import Phases, Victim, victims
 from twolane.analysis.measures import Gap, gaps, stall_threshold_ns
-from twolane.analysis.work import Leg, Span, engine_of
-from twolane.records import EngineMeta, Ledger, Request
+from twolane.analysis.work import Leg, Span, Work
+from twolane.records import Request
 
 Phase = Literal["quiet", "hit", "recovery"]
 
@@ -44,60 +44,32 @@ class Stall:
         return max(0.0, covered / self.gap.length_ns)
 
 
-def stalls(
-    requests: Sequence[Request],
-    known: Mapping[str, Ledger],
-    engines: Sequence[EngineMeta],
-    legs: Iterable[Leg] = (),
-    spans: Iterable[Span] = (),
-) -> list[Stall]:
+def stalls(requests: Sequence[Request], done: Work) -> list[Stall]:
     """Every stall of an interference cell's readers, the longest first."""
-    every_leg, every_span = list(legs), list(spans)
-    found = [
-        _stall(victim, gap, threshold, engine_of(victim.request, known, engines), every_leg, every_span)
-        for victim in victims(requests)
-        for threshold in [_threshold_ns(victim)]
-        for gap in gaps(victim.request)
-        if gap.length_ns > threshold and gap.end_ns > victim.phases.quiet_ns
-    ]  # fmt: skip
+    found = [stall for victim in victims(requests) for stall in _of(victim, done)]
     return sorted(found, key=lambda one: (-one.gap.length_ns, one.gap.start_ns))
 
 
-def _threshold_ns(victim: Victim) -> float:
-    quiet = victim.phases.quiet
-    return stall_threshold_ns([gap for gap in gaps(victim.request) if gap.inside(quiet)])
-
-
-def _stall(
-    victim: Victim,
-    gap: Gap,
-    threshold_ns: float,
-    engine: str,
-    legs: Sequence[Leg],
-    spans: Sequence[Span],
-) -> Stall:
-    request = victim.request
-    window = (gap.start_ns, gap.end_ns)
-    return Stall(
-        request=request.id,
-        reader=request.index + 1,
-        shot=request.shot,
-        null=victim.null,
-        gap=gap,
-        threshold_ns=threshold_ns,
-        phase=_phase(gap, victim.phases),
-        since_send_ns=gap.start_ns - victim.phases.hit_ns,
-        engine=engine,
-        legs=tuple(
-            leg for leg in legs
-            if leg.engine == engine and leg.request != request.id
-            and Gap(leg.start_ns, leg.end_ns).overlaps(window)
-        ),
-        spans=tuple(
-            span for span in spans
-            if span.engine == engine and Gap(span.start_ns, span.end_ns).overlaps(window)
-        ),
-    )  # fmt: skip
+def _of(victim: Victim, done: Work) -> Iterator[Stall]:
+    every, when = gaps(victim.request), victim.phases
+    threshold = stall_threshold_ns([gap for gap in every if gap.inside(when.quiet)])
+    engine = done.engine_of(victim.request)
+    for gap in every:
+        if gap.length_ns > threshold and gap.end_ns > when.quiet_ns:
+            window = (gap.start_ns, gap.end_ns)
+            yield Stall(
+                request=victim.request.id,
+                reader=victim.request.index + 1,
+                shot=victim.request.shot,
+                null=victim.null,
+                gap=gap,
+                threshold_ns=threshold,
+                phase=_phase(gap, when),
+                since_send_ns=gap.start_ns - when.hit_ns,
+                engine=engine,
+                legs=done.beside(engine, window, without=victim.request.id),
+                spans=done.during(engine, window),
+            )
 
 
 def _phase(gap: Gap, when: Phases) -> Phase:

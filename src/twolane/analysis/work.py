@@ -15,6 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 from twolane.analysis import reading
+from twolane.analysis.measures import Gap, Window
 from twolane.analysis.results import Run
 from twolane.records import EngineMeta, Ledger, Request, Role, Sample
 
@@ -197,6 +198,41 @@ def total(spans: Iterable[Span]) -> Transfers | None:
         sum(t.post_s for t in some),
         sum(t.xfer_s for t in some),
     )
+
+
+@dataclass(frozen=True)
+class Work:
+    """All that is known of what a run's engines did, for requests that were read."""
+
+    engines: Sequence[EngineMeta]
+    ledgers: Mapping[str, Ledger]
+    legs: Sequence[Leg]
+    spans: Sequence[Span]
+
+    def engine_of(self, request: Request) -> str:
+        return engine_of(request, self.ledgers, self.engines)
+
+    def beside(self, engine: str, window: Window, *, without: str = "") -> tuple[Leg, ...]:
+        """Legs on `engine` that overlap `window`, but for those of the request `without`."""
+        return tuple(
+            leg
+            for leg in self.legs
+            if leg.engine == engine and leg.request != without and _overlap(leg, window)
+        )
+
+    def during(self, engine: str, window: Window) -> tuple[Span, ...]:
+        return tuple(s for s in self.spans if s.engine == engine and _overlap(s, window))
+
+
+def _overlap(part: Leg | Span, window: Window) -> bool:
+    return Gap(part.start_ns, part.end_ns).overlaps(window)
+
+
+def work(run: Run, requests: Sequence[Request]) -> Work:
+    """What the engines of `run` did; legs are those of `requests`."""
+    known = ledgers(run, requests)
+    names = [engine.name for engine in run.meta.engines]
+    return Work(run.meta.engines, known, legs(requests, known), spans(run.samples(), names))
 
 
 # ---------------------------------------------------------------------------------------- link

@@ -15,8 +15,8 @@ from typing import Final
 
 from twolane.analysis.compare import Comparison
 from twolane.records import AnyCell, Code, InterferenceCell
+from twolane.report.codes import CODES
 from twolane.report.facts import Facts, Figure
-from twolane.report.gates import CODES
 from twolane.report.metrics import GRID, INTERFERENCE, Metric, change, spoken
 
 NEAR: Final = 1.25

@@ -7,14 +7,14 @@ one it is the median of those, and is marked as excluded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from twolane.analysis import stats
 from twolane.analysis.answers import Answers, answers
-from twolane.analysis.arms import Arm, arms
+from twolane.analysis.arms import Arm, alike, arms
 from twolane.analysis.arms import budget as budget_of
 from twolane.analysis.compare import (
     MARGIN,
@@ -23,6 +23,7 @@ from twolane.analysis.compare import (
     Point,
     compare,
     greedy_equality,
+    noise_floor,
 )
 from twolane.analysis.confounds import Confound, between, confounds
 from twolane.analysis.points import Measured, measure
@@ -135,7 +136,13 @@ class Facts:
             lower_is_better=metric.lower_is_better,
             margin=self.margin,
             confounded=between(self.confounds, arm, reference),
+            floor=self.floor(cell, metric.key, besides={arm, reference}),
         )
+
+    def floor(self, cell: AnyCell, metric: str, *, besides: Collection[str] = ()) -> float | None:
+        """What equal arms were apart in a block at most, as a ratio; None without such arms."""
+        pairs = [pair for pair in alike(self.layouts.values()) if set(pair) != set(besides)]
+        return noise_floor(self._chosen(cell, metric), pairs)
 
     def _chosen(self, cell: AnyCell, metric: str) -> list[Point]:
         return [p for p in self._points if p.cell == cell.id and p.metric == metric]

@@ -5,24 +5,9 @@ from __future__ import annotations
 from twolane.analysis.confounds import Confound
 from twolane.analysis.results import Results, Run
 from twolane.records import BadLine
+from twolane.report.codes import means
 from twolane.report.facts import Facts
 from twolane.report.markup import Markup, details, el, join, scroll, table
-
-CODES = {
-    "INFLIGHT": "fewer requests in flight than asked for",
-    "LITTLE": "throughput x time does not give the requests in flight",
-    "CACHE": "another share of cached prompt tokens than the generator made",
-    "RESET": "a prefix cache was not reset",
-    "DEGENERATE": "not really split: the decode engine computed prompts, or transfers failed",
-    "LENGTH": "output lengths differ from what was asked",
-    "CLIENT": "the client's own delay is larger than the effect",
-    "BUSY": "other programs used this host's CPU time during the cell",
-    "NEEDLE": "wrong answers: a missed needle, or greedy text that differs between arms",
-    "FAILED": "requests failed",
-    "PREEMPT": "an engine preempted requests in the window",
-    "DAMAGED": "its files are not what the run wrote: lines doubled, lost or edited since",
-    "UNSTEADY": "rate or in-flight drifts through the window",
-}
 
 
 def gates(facts: Facts) -> Markup:
@@ -72,7 +57,7 @@ def excluded(facts: Facts) -> Markup:
             "li",
             *(el("b", code.code), f" {measured.run.arm}, block {measured.run.block + 1}, "),
             *(el("span", measured.cell.id, class_="arm"), f": {code.why} "),
-            el("small", f"({CODES.get(code.code, 'a code this version does not know')})"),
+            el("small", f"({means(code.code)})"),
         )
         for measured in coded
         for code in measured.codes

@@ -1,0 +1,68 @@
+"""The command that explains: a run, a cell, a request, or what changed between two runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from twolane.analysis.lookup import find_run, find_target
+from twolane.analysis.points import measure
+from twolane.cli.frame import JSON, OUT, cli
+from twolane.errors import QuestionError
+from twolane.records import CellSummary
+from twolane.report import explain as words
+from twolane.report import explained
+
+
+@cli.command("explain")
+@click.argument("run", metavar="RUN")
+@click.argument("target", metavar="[CELL|REQUEST]", required=False)
+@click.option("--against", metavar="RUN2", help="Tell what changed from RUN to RUN2.")
+@OUT
+@JSON
+def explain(run: str, target: str | None, against: str | None, out: Path, as_json: bool) -> None:
+    """Where a first token's time went, what a stall coincides with, why a point is coded.
+
+    RUN is a run's folder, or its id or arm (a part of it is enough) in a campaign's folder, as
+    results/demo/split; CELL or REQUEST is an id or a part of it.
+
+    \b
+    Example:
+      twolane explain results/demo/copies_2048
+      twolane explain results/demo/copies_2048 interference
+      twolane explain results/demo/copies_2048 aggressor
+      twolane explain results/demo/copies_2048 --against results/demo/copies_256
+    """
+    if target and against:
+        raise QuestionError(
+            "--against compares whole runs", place=target, remedy="leave the cell or request out"
+        )
+    if against:
+        told, said = _against(run, against, out)
+    else:
+        told, said = _alone(run, target, out)
+    click.echo(msgspec.json.encode(told) if as_json else said)
+
+
+def _alone(name: str, target: str | None, out: Path) -> tuple[object, str]:
+    results, run = find_run(name, out)
+    mine = [one for one in measure(results) if one.run.id == run.id]
+    if target is None:
+        of_run = explained.of_run(run, mine)
+        return of_run, words.run(of_run)
+    found = find_target(run, target)
+    if isinstance(found, CellSummary):
+        cell = explained.of_cell(run, next(m for m in mine if m.cell.id == found.cell.id))
+        return cell, words.cell(cell)
+    measured = next((m for m in mine if m.cell.id == found.cell), None)
+    request = explained.of_request(run, found, measured)
+    return request, words.request(request)
+
+
+def _against(before: str, after: str, out: Path) -> tuple[object, str]:
+    (theirs, here), (others, there) = (find_run(name, out) for name in (before, after))
+    measured = [*measure(theirs), *(measure(others) if others.folder != theirs.folder else [])]
+    told = explained.against(here, there, measured)
+    return told, words.against(told)

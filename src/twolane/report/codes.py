@@ -1,0 +1,43 @@
+"""What each reason code means and what to do about it, in words; the rules are in `gates`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+CODES: Final[Mapping[str, str]] = {
+    "INFLIGHT": "fewer requests in flight than asked for",
+    "LITTLE": "throughput x time does not give the requests in flight",
+    "CACHE": "another share of cached prompt tokens than the generator made",
+    "RESET": "a prefix cache was not reset",
+    "DEGENERATE": "not really split: the decode engine computed prompts, or transfers failed",
+    "LENGTH": "output lengths differ from what was asked",
+    "CLIENT": "the client's own delay is larger than the effect",
+    "BUSY": "other programs used this host's CPU time during the cell",
+    "NEEDLE": "wrong answers: a missed needle, or greedy text that differs between arms",
+    "FAILED": "requests failed",
+    "PREEMPT": "an engine preempted requests in the window",
+    "UNSTEADY": "rate or in-flight drifts through the window",
+    "DAMAGED": "its files are not as they were written",
+}
+"""In the order of docs/how-we-measure.md."""
+
+REMEDIES: Final[Mapping[str, str]] = {
+    "INFLIGHT": "look for a limit on connections or on requests in the client or the router",
+    "LITTLE": "make the cell longer: its start and end are too much of it",
+    "CACHE": "see that nobody else uses the engines, and that caches are emptied between cells",
+    "RESET": "start the engines with VLLM_SERVER_DEV_MODE=1, or the cell anew",
+    "DEGENERATE": "read the engines' logs with `twolane diagnose`: the KV did not come over",
+    "LENGTH": "see why answers ended early: context, stop words, errors",
+    "CLIENT": "use more load workers or a quieter machine",
+    "BUSY": "close other programs and run the block again",
+    "NEEDLE": "do not use these figures: the model gives wrong answers here",
+    "FAILED": "read the first error and the engines' logs with `twolane diagnose`",
+    "PREEMPT": "give the engine more KV memory, or fewer users",
+    "UNSTEADY": "warm up longer, or make the window longer",
+    "DAMAGED": "take the files from where they were copied, or run the block again",
+}
+
+
+def means(code: str) -> str:
+    return CODES.get(code, "a code this version does not know")
