@@ -19,7 +19,7 @@ from twolane.config import Campaign
 from twolane.engines import installed
 from twolane.errors import QuestionError
 from twolane.inspection import preflight_campaign
-from twolane.pace import PREFILL_TOK_S, Pace, clock_text
+from twolane.pace import LAUNCH_S, PREFILL_TOK_S, Pace, clock_text
 from twolane.plan import PlannedRun
 from twolane.records import Event, read_jsonl
 from twolane.resume import Left
@@ -98,6 +98,13 @@ def prepare(
     pace = Pace((*campaign.gates, *campaign.cells), _prefill_tok_s(campaign), before)
     measured_in = newest if pace.seen else None
     return Schedule(campaign, left, folder, len(planned), pace, measured_in, obstacle)
+
+
+def launch_s(campaign: Campaign, results: Path, arm: str) -> float:
+    """How long the engines of `arm` should take to be up: as long as they took the last time."""
+    newest = resume.latest_folder(results, campaign.name)
+    pace = Pace((), before=_events(newest) if newest else ())
+    return pace.expect_s(arm, "launch:") or LAUNCH_S
 
 
 def _prefill_tok_s(campaign: Campaign) -> float:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from twolane import claims, devices
+from twolane import claims, devices, schedule
+from twolane.clock import NS, now_ns
 from twolane.config import Arm, Campaign
 from twolane.engines import installed, ports
 from twolane.engines.fleet import Fleet
 from twolane.errors import AnswerError, QuestionError
 from twolane.inspection import Inspector, explained
+from twolane.pace import clock_text
 from twolane.recorder import new_folder
 
 Say = Callable[[str], None]
+_REMIND_S = 10.0
 
 
 def arm_of(campaign: Campaign, arm: str) -> Arm:
@@ -38,20 +43,25 @@ async def serve(campaign: Campaign, arm: str, results: Path, *, port: int, say: 
     devices.require([layout], kind, results)
     if port:
         ports.require_free(port, what="the proxy")
+    expect_s = schedule.launch_s(campaign, results, arm)
     with claims.held([layout], kind, f"up {campaign.name} {arm}") as claim:
         fleet = Fleet(new_folder(results, f"up-{arm}"), claim.descriptors)
         inspector = Inspector(fleet.folder, campaign, layout, say)
         inspector.before()
-        say(f"starting {', '.join(e.name for e in layout.engines)}; logs in {fleet.folder}")
+        say(
+            f"starting {', '.join(e.name for e in layout.engines)}, about "
+            f"{clock_text(expect_s)}; logs in {fleet.folder}"
+        )
         try:
-            await fleet.start(
-                campaign.model,
-                layout,
-                kind,
-                timeout_s=campaign.start_timeout_s,
-                told=say,
-                port=port,
-            )
+            async with _reminded(fleet, expect_s, say):
+                await fleet.start(
+                    campaign.model,
+                    layout,
+                    kind,
+                    timeout_s=campaign.start_timeout_s,
+                    told=say,
+                    port=port,
+                )
             assert fleet.front is not None
             endpoint = f"{fleet.front.url}/v1"
             say(f"OpenAI endpoint: {endpoint}  model: {campaign.model.name}  (Ctrl-C stops)")
@@ -61,3 +71,23 @@ async def serve(campaign: Campaign, arm: str, results: Path, *, port: int, say: 
             raise explained(failure, answer, fleet.folder) from None
         finally:
             await fleet.stop()
+
+
+@contextlib.asynccontextmanager
+async def _reminded(fleet: Fleet, expect_s: float, say: Say) -> AsyncIterator[None]:
+    """While the block runs, say now and then how far the start is and which engine it waits for."""
+    began = now_ns()
+
+    async def remind() -> None:
+        while True:
+            await asyncio.sleep(_REMIND_S)
+            waiting = [e.name for e in fleet.engines if e.ready_s is None]
+            gone = clock_text((now_ns() - began) / NS)
+            say(f"{gone} of about {clock_text(expect_s)}: waiting for {', '.join(waiting) or 'it'}")
+
+    reminding = asyncio.create_task(remind())
+    try:
+        yield
+    finally:
+        reminding.cancel()
+        await asyncio.gather(reminding, return_exceptions=True)

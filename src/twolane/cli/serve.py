@@ -9,28 +9,54 @@ from typing import Any
 import click
 import msgspec
 
-from twolane import serving
+from twolane import handover, serving
 from twolane.cli.frame import ALLOW, JSON, OUT, allowing, cli, interruptible
-from twolane.config import load_campaign
+from twolane.config import load_campaign, load_results
 from twolane.errors import QuestionError
 
 
 @cli.command()
-@click.argument("path", metavar="CAMPAIGN", type=click.Path(path_type=Path))
-@click.argument("arm", metavar="ARM")
+@click.argument("path", metavar="CAMPAIGN|RESULTS", type=click.Path(path_type=Path))
+@click.argument("arm", metavar="[ARM]", required=False)
+@click.option("--arm", "named", metavar="ARM", help="The same, by name.")
+@click.option("--write", "folder", type=click.Path(path_type=Path), metavar="DIR",
+              help="Start nothing: write the commands as a script, systemd units and a compose "
+              "file, for who runs them without twolane.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
               help="Where clients connect; 0 picks a free port.")  # fmt: skip
 @ALLOW
 @OUT
-def up(path: Path, arm: str, port: int, allow: tuple[str, ...], out: Path) -> None:
+def up(
+    path: Path,
+    arm: str | None,
+    *,
+    named: str | None,
+    folder: Path | None,
+    port: int,
+    allow: tuple[str, ...],
+    out: Path,
+) -> None:
     """Start one arm's engines and its router, print the endpoint, stop all of it on Ctrl-C.
+
+    The arm is one of a campaign, or of the results folder of one that has been run.
 
     \b
     Example:
       twolane up configs/demo.yaml split_1p1d
+      twolane up results/demo --arm split_1p1d
+      twolane up results/demo --arm split_1p1d --write split_1p1d
     """
-    planned = allowing(load_campaign(path), allow)
-    interruptible(serving.serve(planned, arm, out, port=port, say=click.echo))
+    planned = allowing(load_results(path) if path.is_dir() else load_campaign(path), allow)
+    chosen = serving.arm_of(planned, named or arm or "")
+    if folder is not None:
+        if not port:
+            raise QuestionError(
+                "no port to write down", place="--port", remedy="give one, e.g. 8000"
+            )
+        for file in handover.write(planned, chosen, folder, port=port):
+            click.echo(file)
+        return
+    interruptible(serving.serve(planned, chosen.name, out, port=port, say=click.echo))
 
 
 @cli.command()

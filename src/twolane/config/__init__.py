@@ -10,6 +10,7 @@ from twolane.config.models import (
     Node,
     load_models,
 )
+from twolane.config.stored import load_results
 
 __all__ = [
     "Arm",
@@ -21,6 +22,7 @@ __all__ = [
     "Node",
     "load_campaign",
     "load_models",
+    "load_results",
     "parse_cell",
     "parse_size",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 _SMALL = ("config.json", "model.safetensors.index.json")
@@ -38,5 +39,5 @@ def has_dummy_weights(args: Iterable[str]) -> bool:
     """Whether an engine with these arguments makes its weights up."""
     words = " ".join(args).replace("=", " ").replace("_", "-").split()
     return any(
-        a == "--load-format" and b == "dummy" for a, b in zip(words, words[1:], strict=False)
+        a == "--load-format" and b == "dummy" for a, b in pairwise(words)
     )

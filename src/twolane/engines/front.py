@@ -21,6 +21,18 @@ _RETRY_S = 0.1
 _GRACE_S = 2.0
 
 
+def command(
+    layout: Layout, urls: Sequence[str], *, port: int, ledger: Path | None = None
+) -> list[str]:
+    """The router's command line, for engines that listen on `urls` in the layout's order."""
+    argv = [sys.executable, "-m", "twolane", "proxy", "--host", "127.0.0.1", "--port", str(port)]
+    if ledger is not None:
+        argv += ["--ledger", str(ledger)]
+    for engine, url in zip(layout.engines, urls, strict=True):
+        argv += [_FLAG[engine.role], f"{engine.name}={url}"]
+    return argv
+
+
 class Front:
     """A running proxy; `url` is what clients talk to."""
 
@@ -43,10 +55,7 @@ class Front:
             ports.require_free(port, what="the proxy")
         else:
             (port,) = ports.choose(1)
-        argv = [sys.executable, "-m", "twolane", "proxy", "--host", "127.0.0.1"]
-        argv += ["--port", str(port), "--ledger", str(folder / "ledger.jsonl")]
-        for engine, url in zip(layout.engines, urls, strict=True):
-            argv += [_FLAG[engine.role], f"{engine.name}={url}"]
+        argv = command(layout, urls, port=port, ledger=folder / "ledger.jsonl")
         process = await Process.start(
             "proxy", argv, env={}, log=folder / "proxy.log", grace_s=_GRACE_S
         )

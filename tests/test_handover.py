@@ -1,0 +1,199 @@
+"""An arm written down for others starts what twolane would start."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from ruamel.yaml import YAML
+
+from twolane import handover
+from twolane.cli import cli
+from twolane.config import Arm, Campaign, load_campaign, load_results
+from twolane.engines.launch import launches
+from twolane.errors import QuestionError
+
+ROOT = Path(__file__).parents[1]
+DEMO = ROOT / "configs/demo.yaml"
+
+RECORDER = """#!/bin/sh
+exec {python} -c 'import json, os, sys
+out = dict(argv=sys.argv[1:], env=dict(os.environ))
+n = len(os.listdir("{out}"))
+open("{out}/%d.json" % os.getpid(), "w").write(json.dumps(out))' "$@"
+"""
+
+
+def arm(name: str) -> tuple[Campaign, Arm]:
+    demo = load_campaign(DEMO)
+    return demo, next(a for a in demo.arms if a.name == name)
+
+
+def ran(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What start.sh starts: each command's words and variables, told by a stand-in.
+
+    The interpreter is replaced by a recorder, curl by one who finds everything healthy and taskset
+    by one who pins nothing.
+    """
+    stubs, out = tmp_path / "stubs", tmp_path / "out"
+    stubs.mkdir()
+    out.mkdir()
+    for name, text in {
+        "recorder": RECORDER.format(python=shlex.quote(sys.executable), out=out),
+        "curl": "#!/bin/sh\nexit 0\n",
+        "taskset": '#!/bin/sh\nexport PINNED="$2"\nshift 2\nexec "$@"\n',
+    }.items():
+        (stubs / name).write_text(text)
+        (stubs / name).chmod(0o755)
+    script = (folder / "start.sh").read_text().replace(sys.executable, str(stubs / "recorder"))
+    (folder / "start.sh").write_text(script.replace("wait -n", "wait"))
+    monkeypatch.setenv("PATH", f"{stubs}{os.pathsep}{os.environ['PATH']}")
+    subprocess.run(["bash", "start.sh"], cwd=folder, check=True, timeout=60)
+    return [json.loads(path.read_text()) for path in out.iterdir()]
+
+
+@pytest.mark.parametrize("name", ["split_1p1d", "copies_256"])
+def test_the_script_starts_what_the_launcher_would(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo, chosen = arm(name)
+    handover.write(demo, chosen, tmp_path / "w", port=8000)
+    told = {tuple(one["argv"]): one["env"] for one in ran(tmp_path / "w", tmp_path, monkeypatch)}
+    made = launches(demo.model, chosen.layout, "cpu")
+    for number, launch in enumerate(made):
+        port = str(handover.FIRST_PORT + number)
+        wanted = (port, _less_port(launch.argv[1:])[1])
+        env = told.pop(next(t for t in told if "vllm" in t[1] and _less_port(t) == wanted))
+        ours = dict(launch.env)
+        if "VLLM_NIXL_SIDE_CHANNEL_PORT" in ours:
+            ours["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(handover.FIRST_SIDE_CHANNEL + number)
+        assert {k: env[k] for k in ours} == ours
+        assert env["PINNED"] == ",".join(map(str, launch.engine.devices))
+    (router,) = told
+    assert router[:7] == ("-m", "twolane", "proxy", "--host", "127.0.0.1", "--port", "8000")
+    assert all(f"{launch.engine.name}=http://127.0.0.1:" in " ".join(router) for launch in made)
+
+
+def _less_port(argv: Sequence[str]) -> tuple[str, list[str]]:
+    """The port, and the words less it: it stands where the user's own arguments do."""
+    at = list(argv).index("--port")
+    return argv[at + 1], [*argv[:at], *argv[at + 2 :]]
+
+
+def test_compose_is_yaml_and_says_the_same(tmp_path: Path) -> None:
+    demo, chosen = arm("split_1p1d")
+    handover.write(demo, chosen, tmp_path / "w", port=8000)
+    containers = YAML(typ="safe").load(tmp_path / "w" / "compose.yaml")["services"]
+    parts = handover.services(demo, chosen, port=8000)
+    assert list(containers) == ["prefill_a", "decode_b", "proxy"]
+    for part in parts:
+        said = containers[part.name]
+        assert said["command"] == ["python3", *part.argv[1:]]
+        assert said.get("environment", {}) == part.env
+    assert set(containers["proxy"]["depends_on"]) == {"prefill_a", "decode_b"}
+
+
+def test_a_gpu_arm_names_its_gpus() -> None:
+    campaign = load_campaign(ROOT / "configs/split_vs_copies.yaml")
+    parts = handover.services(campaign, campaign.arms[-1], port=8000)
+    text = handover.compose(parts, "t", "gpu", "/model")
+    devices = [
+        container["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
+        for container in YAML(typ="safe").load(text)["services"].values()
+        if "deploy" in container
+    ]
+    assert devices == [["0"], ["1"]]
+
+
+def test_a_lone_engine_needs_no_router() -> None:
+    campaign = load_campaign(ROOT / "configs/budget_sweep_h200.yaml")
+    (engine,) = handover.services(campaign, campaign.arms[0], port=8123)
+    assert engine.port == 8123
+    assert engine.argv.count("--port") == 1
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not here")
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    demo, chosen = arm("split_1p1d")
+    handover.write(demo, chosen, tmp_path / "w", port=8000)
+    units = [str(path) for path in (tmp_path / "w" / "systemd").iterdir()]
+    assert len(units) == 3
+    verdict = subprocess.run(
+        ["systemd-analyze", "verify", *units],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    ours = [line for line in verdict.stderr.splitlines() if "twolane-" in line]
+    assert ours == [], verdict.stderr
+
+
+def test_a_unit_keeps_words_whole() -> None:
+    part = handover.Service("e", ("run", '{"a": 1}', "100%", "$x", ""), {"A": "b $c"}, 1)
+    text = handover.unit(arm("copies_256")[1], part, "t")
+    assert r'ExecStart=run "{\"a\": 1}" 100%% $$x ""' in text
+    assert 'Environment="A=b $c"' in text
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    with pytest.raises(QuestionError, match="lies here already"):
+        handover.write(*arm("copies_256"), tmp_path, port=8000)
+
+
+# --------------------------------------------------------------------------- out of results
+
+
+def results(folder: Path) -> Path:
+    """A results folder of which nothing is left but what a start needs."""
+    demo = load_campaign(DEMO)
+    run = folder / "runs" / "one"
+    run.mkdir(parents=True)
+    meta = {
+        "id": "one", "campaign": "demo", "arm": "a", "model": "needle", "layout": "copies",
+        "context": 1, "block": 0, "order": 0, "seed": 1, "started_at": "", "boot": "",
+        "config": demo.resolved(), "config_hash": "", "versions": {}, "host": {}, "cells": [],
+    }  # fmt: skip
+    (run / "run.json").write_text(json.dumps(meta))
+    return folder
+
+
+def test_an_arm_comes_out_of_a_finished_campaign(tmp_path: Path) -> None:
+    demo, kept = load_campaign(DEMO), load_results(results(tmp_path))
+    assert [(a.name, a.factor, a.layout) for a in kept.arms] == [
+        (a.name, a.factor, a.layout) for a in demo.arms
+    ]
+    assert (kept.model.name, kept.model.path) == (demo.model.name, demo.model.path)
+
+
+def test_a_folder_from_another_host_finds_the_bundled_model(tmp_path: Path) -> None:
+    folder = results(tmp_path)
+    path = folder / "runs/one/run.json"
+    ours = load_campaign(DEMO).model.path
+    path.write_text(path.read_text().replace(ours, "/elsewhere/src/twolane/models/needle"))
+    assert load_results(folder).model.path == ours
+
+
+def test_up_writes_an_arm_of_a_results_folder(tmp_path: Path) -> None:
+    told = CliRunner().invoke(
+        cli,
+        ["up", str(results(tmp_path / "r")), "--arm", "copies_256", "--write", str(tmp_path / "w")],
+    )
+    assert told.exit_code == 0, told.output
+    assert str(tmp_path / "w" / "start.sh") in told.output
+
+
+def test_an_arm_that_is_none_names_those_that_are(tmp_path: Path) -> None:
+    told = CliRunner().invoke(cli, ["up", str(results(tmp_path)), "--arm", "copies"])
+    assert told.exit_code == 2
+    assert "copies_2048, copies_256, split_1p1d" in told.output
