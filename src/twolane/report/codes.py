@@ -18,7 +18,7 @@ CODES: Final[Mapping[str, str]] = {
     "FAILED": "requests failed",
     "PREEMPT": "an engine preempted requests in the window",
     "UNSTEADY": "rate or in-flight drifts through the window",
-    "DAMAGED": "its files are not as they were written",
+    "DAMAGED": "its files are not what the run wrote: lines doubled, lost or edited since",
 }
 """In the order of docs/how-we-measure.md."""
 
