@@ -83,6 +83,10 @@ class Reply:
             return
         self._send(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
+    def raw(self) -> Callable[[bytes], None] | None:
+        """What takes whole chunks with their framing; None where this answer is not chunked."""
+        return self._transport.write if self._chunked and not self._bodiless else None
+
     def end(self) -> None:
         if self._chunked and not self._bodiless:
             self._send(b"0\r\n\r\n")
@@ -227,6 +231,8 @@ class ClientSide(asyncio.Protocol):
         self._last = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._reply is not None:
+            self._reply.pause()  # nothing more is read for nobody
         if self._task is not None and not (self._reply is not None and self._reply.ended):
             self._task.cancel()
 

@@ -251,6 +251,7 @@ class Exchange:
         self.account.d_engine = engine.name
         try:
             head = self._head(engine, payload_size(body))
+            relay.follow(connection)
             self.account.d_dispatch_ns = connection.send(head, body, relay)
             self._reply.attach(connection)
             await relay.watch(self._config.answer_timeout_s, self._config.idle_timeout_s)
@@ -263,6 +264,7 @@ class Exchange:
             raise
         finally:
             self._reply.attach(None)
+            relay.leave()
             self.account.d_first_ns = relay.first_ns
         engine.pool.release(connection)
         self._finish(relay)

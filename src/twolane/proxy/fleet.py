@@ -15,6 +15,7 @@ from types import TracebackType
 
 from twolane.proxy.config import EngineRole, ProxyConfig, Upstream
 from twolane.proxy.leg import LegError, ask
+from twolane.proxy.splice import SplicedConnection
 from twolane.routing import EngineLoad, choose
 from twolane.wire.http1 import request_head
 from twolane.wire.pool import Pool
@@ -32,7 +33,7 @@ class Engine:
         self.name = upstream.name
         self.role = upstream.role
         self.weight = upstream.weight
-        self.pool = Pool(upstream.host, upstream.port)
+        self.pool = Pool(upstream.host, upstream.port, kind=SplicedConnection)
         self.host_header = f"{upstream.host}:{upstream.port}"
         self.prompt_bytes = 0
         self.in_flight = 0

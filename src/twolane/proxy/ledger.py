@@ -12,6 +12,7 @@ from collections import deque
 import msgspec
 
 from twolane import clock
+from twolane.proxy.splice import without_framing
 from twolane.records import EngineTimes, Ledger
 
 COMMENT = b": twolane-ledger "
@@ -99,11 +100,15 @@ class Tail:
     """The last few reads of a stream, for the usage event at its end."""
 
     def __init__(self) -> None:
-        self._reads: deque[bytes] = deque(maxlen=_TAIL_READS)
-        self.add = self._reads.append
+        self._reads: deque[tuple[bytes, bool]] = deque(maxlen=_TAIL_READS)
+
+    def add(self, data: bytes, *, framed: bool = False) -> None:
+        """`framed`: whole chunks of HTTP with their framing."""
+        self._reads.append((data, framed))
 
     def times(self) -> EngineTimes | None:
-        for event in reversed(b"".join(self._reads).split(b"\n\n")):
+        reads = (without_framing(data) if framed else data for data, framed in self._reads)
+        for event in reversed(b"".join(reads).split(b"\n\n")):
             if b'"metrics"' in event and event.startswith(b"data:"):
                 return times_of(read_answer(event[5:]))
         return None

@@ -14,6 +14,7 @@ from typing import Literal
 from twolane import clock
 from twolane.proxy.client import Reply
 from twolane.proxy.ledger import Tail
+from twolane.proxy.splice import SplicedConnection
 from twolane.wire.http1 import ClientConnection, Headers, Payload, WireError
 from twolane.wire.pool import Pool
 
@@ -107,6 +108,18 @@ class Relay:
         self._on_first = on_first
         self._pieces: list[bytes] = []
         self._size = 0
+        self._connection: SplicedConnection | None = None
+
+    def follow(self, connection: ClientConnection) -> None:
+        """The answer comes over `connection`."""
+        if isinstance(connection, SplicedConnection):
+            self._connection = connection
+
+    def leave(self) -> None:
+        """The connection is somebody else's now."""
+        if self._connection is not None:
+            self._connection.part()
+            self._connection = None
 
     def on_head(self, status: int, headers: Headers) -> None:
         self.last_ns = clock.now_ns()
@@ -118,6 +131,9 @@ class Relay:
         if not (self.answer.header(b"content-type") or "").startswith("application/json"):
             self.streams = True
             self._reply.start(status, passable(headers))
+            onward = self._reply.raw()
+            if onward is not None and self._connection is not None:
+                self._connection.splice(onward, self)
 
     def on_body(self, data: bytes, stamp_ns: int) -> None:
         self.last_ns = stamp_ns
@@ -129,6 +145,10 @@ class Relay:
             self.tail.add(data)
         else:
             self._hold(data)
+
+    def on_chunks(self, data: bytes) -> None:
+        """What went to the client past the parser."""
+        self.tail.add(data, framed=True)
 
     def _hold(self, data: bytes) -> None:
         self._size += len(data)
@@ -146,6 +166,10 @@ class Relay:
         if not self.done.done():
             self.done.set_exception(lost(error))
 
+    def _quiet_s(self) -> float:
+        passed_ns = 0 if self._connection is None else self._connection.passed_ns
+        return (clock.now_ns() - max(self.last_ns, passed_ns)) / clock.NS
+
     async def watch(self, answer_s: float, idle_s: float) -> None:
         """Wait for the end. Raises LegError, also for silence: before the head longer than
         `answer_s`, after it longer than `idle_s` unless it is the client who does not read."""
@@ -154,7 +178,7 @@ class Relay:
         if not self.done.done() and not self._begun.done():
             raise LegError("timeout", f"no answer within {answer_s:g} s")
         while not self.done.done():
-            quiet_s = 0.0 if self._reply.paused else (clock.now_ns() - self.last_ns) / clock.NS
+            quiet_s = 0.0 if self._reply.paused else self._quiet_s()
             if quiet_s >= idle_s:
                 raise LegError("timeout", f"silent for {quiet_s:.1f} s")
             await asyncio.wait((self.done,), timeout=idle_s - quiet_s)

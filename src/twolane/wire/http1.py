@@ -95,6 +95,8 @@ class ClientConnection(asyncio.Protocol):
         self._keep_alive = False
         self._surplus = False
         self._started = False
+        self._chunk_ended = False
+        self._between_chunks = False
 
     # ------------------------------------------------------------------------------ the user
 
@@ -193,9 +195,16 @@ class ClientConnection(asyncio.Protocol):
         self._pump()
 
     def data_received(self, data: bytes) -> None:
-        self._stamp_ns = clock.now_ns()
+        self.received(data, clock.now_ns())
+
+    def received(self, data: bytes, stamp_ns: int) -> None:
+        """Take what one socket read returned at `stamp_ns`."""
+        self._stamp_ns = stamp_ns
         if self._sink is None:
             self.abort()  # nobody asked: whatever this is, it must not answer the next request
+            return
+        if self._between_chunks and (body := _one_chunk(data)):
+            self._pass_on(body, self._sink)
             return
         self._started = True
         if not self._in_body:
@@ -207,10 +216,18 @@ class ClientConnection(asyncio.Protocol):
                 self._lose(_cause(error))
                 return
             self._surplus = True
+        self._between_chunks = self._chunk_ended and data.endswith(b"\r\n") and not self._surplus
         if self._complete:
             self._finish()
         elif not self._in_body and self._header_bytes > MAX_HEADER_BYTES:
             self._lose(WireError(f"response headers exceed {MAX_HEADER_BYTES} bytes"))
+
+    def _pass_on(self, body: bytes, sink: ResponseSink) -> None:
+        """A chunk that the parser need not see: it stands where it stood, between two."""
+        try:
+            sink.on_body(body, self._stamp_ns)
+        except Exception as error:  # as one that is raised inside the parser's callback
+            self._lose(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stamp_ns = clock.now_ns()
@@ -263,12 +280,32 @@ class ClientConnection(asyncio.Protocol):
         elif self._sink is not None:
             self._sink.on_body(data, self._stamp_ns)
 
+    def on_chunk_header(self) -> None:
+        self._chunk_ended = False
+
+    def on_chunk_complete(self) -> None:
+        self._chunk_ended = self._in_body and not self._complete
+
     def on_message_complete(self) -> None:
+        self._chunk_ended = False
         if self._in_body and not self._surplus:
             self._keep_alive = self._expects_body and self._parser.should_keep_alive()
             self._complete = True
         elif not self._in_body:
             self._headers = []  # an interim answer (100 Continue): the real one follows
+
+
+def _one_chunk(data: bytes) -> bytes | None:
+    """The body of `data` where that is exactly one chunk, as nearly every read of a token stream
+    is; None for anything else, which the parser reads."""
+    end = data.find(b"\r\n", 0, 8)
+    size = _SIZES.get(data[:end])
+    if size is None or len(data) != end + 4 + size or not data.endswith(b"\r\n"):
+        return None
+    return data[end + 2 : -2]
+
+
+_SIZES = {b"%x" % size: size for size in range(1, 4096)}  # longer chunks are not worth it
 
 
 def _runs_until_close(status: int, headers: Headers) -> bool:
@@ -284,8 +321,10 @@ def _cause(error: Exception) -> Exception:
     return WireError(f"not HTTP/1.1: {error}")
 
 
-async def connect(host: str, port: int) -> ClientConnection:
+async def connect(
+    host: str, port: int, kind: type[ClientConnection] = ClientConnection
+) -> ClientConnection:
     """Open one connection. Raises OSError where that is refused or impossible."""
     loop = asyncio.get_running_loop()
-    _, connection = await loop.create_connection(ClientConnection, host, port)
+    _, connection = await loop.create_connection(kind, host, port)
     return connection

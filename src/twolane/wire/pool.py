@@ -26,12 +26,14 @@ class Pool:
         host: str,
         port: int,
         *,
+        kind: type[ClientConnection] = ClientConnection,
         idle_ns: int = IDLE_NS,
         now_ns: Callable[[], int] = clock.now_ns,
     ) -> None:
         self.host = host
         self.port = port
         self.opened = 0
+        self._kind = kind
         self._idle_ns = idle_ns
         self._now_ns = now_ns
         self._idle: deque[tuple[int, ClientConnection]] = deque()  # oldest first
@@ -48,7 +50,7 @@ class Pool:
         if connection is not None:
             return connection
         self.opened += 1
-        return await connect(self.host, self.port)
+        return await connect(self.host, self.port, self._kind)
 
     def release(self, connection: ClientConnection) -> None:
         """Give back a connection whose answer has ended; one that is not reusable is closed."""

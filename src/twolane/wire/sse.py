@@ -28,10 +28,17 @@ class SseParser:
         self._data_size = 0
         self._after_cr = False
         self._at_start = True
+        self._between_events = False  # known to be, with nothing to remember
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Payloads of the events that `chunk` completes, data lines joined by a line feed."""
-        if self._is_one_event(chunk):
+        if (
+            self._between_events
+            and chunk.find(b"\n") == len(chunk) - 2
+            and chunk.startswith(b"data: ")
+            and chunk.endswith(b"\n")
+            and b"\r" not in chunk
+        ):  # exactly one event of one line, as nearly every read of a token stream is
             return [chunk[6:-2]]
         chunk = self._with_line_feeds(chunk)
         *lines, rest = chunk.split(b"\n")
@@ -41,18 +48,8 @@ class SseParser:
         if rest:
             self._line.append(rest)
             self._line_size += len(rest)
+        self._between_events = not (self._line or self._data or self._at_start or self._after_cr)
         return events
-
-    def _is_one_event(self, chunk: bytes) -> bool:
-        """Whether `chunk` is exactly one event of one line, as nearly every read of a token
-        stream is, between two events: then there is nothing to remember and nothing to split."""
-        return (
-            chunk.startswith(b"data: ")
-            and chunk.find(b"\n") == len(chunk) - 2
-            and chunk.endswith(b"\n")
-            and not (self._line or self._data or self._at_start or self._after_cr)
-            and b"\r" not in chunk
-        )
 
     def pending(self) -> int:
         """Bytes held back: the unfinished line and the unfinished event's data."""
