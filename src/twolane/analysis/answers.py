@@ -65,8 +65,9 @@ def answers(
     measured: Sequence[Measured],
     differences: Sequence[Confound] = (),
     margin: float = MARGIN,
+    met: Sequence[Attained] | None = None,
 ) -> Answers:
-    """Every answer that `results` allow; requests of closed-loop cells are read once."""
+    """Every answer that `results` allow; `met` is `attained`'s, where the caller has it already."""
     known = evidence(results, measured, differences, margin)
     cells: list[AnyCell] = list({one.cell.id: one.cell for one in measured}.values())
     shots = [cell for cell in cells if isinstance(cell, InterferenceCell)]
@@ -77,7 +78,7 @@ def answers(
         alone=tuple(alone(known, c, limit) for c in shots for limit in GAP_LIMITS_MS),
         crossovers=tuple(crossovers(known, cells)),
         costs=tuple(cost for c in shots for cost in costs(known, c, grid)),
-        capacities=tuple(_capacities(results, measured, known)),
+        capacities=tuple(_capacities(attained(results, measured) if met is None else met, known)),
     )
 
 
@@ -85,15 +86,29 @@ Key = tuple[str, str, str]
 """An arm, a shape of request, a service level."""
 
 
-def _capacities(
-    results: Results, measured: Iterable[Measured], known: Evidence
-) -> Iterable[Capacity]:
+@dataclass(frozen=True)
+class Attained:
+    """How far one run's cell met one service level."""
+
+    measured: Measured
+    shape: str
+    slo: Slo
+    level: Level
+
+
+def attained(results: Results, measured: Iterable[Measured]) -> list[Attained]:
+    """Every closed-loop and interference cell under every service level; reads the requests of the
+    closed-loop ones, once."""
     asked = slos(results.runs[0].meta.config) if results.runs else ()
+    return [Attained(one, *found) for one in measured for found in _levels(one, asked)]
+
+
+def _capacities(met: Iterable[Attained], known: Evidence) -> Iterable[Capacity]:
     levels: dict[Key, list[Level]] = {}
-    by_name = {slo.name: slo for slo in (*asked, *READERS)}
-    for one in measured:
-        for shape, slo, found in _levels(one, asked):
-            levels.setdefault((one.run.arm, shape, slo.name), []).append(found)
+    by_name: dict[str, Slo] = {}
+    for one in met:
+        levels.setdefault((one.measured.run.arm, one.shape, one.slo.name), []).append(one.level)
+        by_name[one.slo.name] = one.slo
     for (arm, shape, name), runs in levels.items():
         if arm in known.arms:
             yield capacity(by_name[name], known.arms[arm], shape, runs)

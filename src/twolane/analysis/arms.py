@@ -78,7 +78,7 @@ def _kept(argv: list[str]) -> list[str]:
     before = ["", *argv[:-1]]
     return [
         word
-        for word, last in zip(argv, before, strict=True)
+        for word, last in zip(argv, before, strict=False)
         if word.split("=", 1)[0] not in _PLACES and last not in _PLACES
     ]
 
@@ -98,7 +98,7 @@ def budget(engines: Iterable[EngineMeta]) -> int | None:
 
 def budget_of(argv: list[str]) -> int | None:
     """`--max-num-batched-tokens` out of an engine's command line, in either spelling."""
-    for here, after in zip(argv, [*argv[1:], ""], strict=True):
+    for here, after in zip(argv, [*argv[1:], ""], strict=False):
         text = after if here == _BUDGET else here.removeprefix(f"{_BUDGET}=")
         if (here == _BUDGET or here.startswith(f"{_BUDGET}=")) and text.isdigit():
             return int(text)

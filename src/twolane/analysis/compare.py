@@ -8,7 +8,13 @@ The interval is the wider of two, on the log scale, at 95 %:
     - the percentile bootstrap of the median over blocks [Efron 1979], which makes no assumption
       but cannot see past the blocks it has: with three it calls a coin toss a difference one
       time in four, since all three fall on one side;
-    - Student's t over blocks [Student 1908], which knows how little three blocks say.
+    - Student's t about the mean over blocks [Student 1908], which knows how little three blocks
+      say. It reaches as far as the estimate, a median, where that lies outside of it.
+In 200 simulated campaigns of five blocks each, equal arms are called different in 1 to 4 %, and a
+tenth is found in 95 % where runs of one arm differ by 2.8 % (standard deviation), in 84 % at 3.5 %,
+in half of them at 5 %: with noisier runs, more blocks are needed, and the verdict says how many.
+Where a campaign holds two arms that are told to run alike (A/A), no estimate within what those two
+were apart in any block is called a difference.
 """
 
 from __future__ import annotations
@@ -17,9 +23,11 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twolane.analysis.results import Results, Run
 from twolane.records import Code
@@ -54,8 +62,8 @@ class Point:
 
     @property
     def valid(self) -> bool:
-        """Whether it may enter a verdict; zero and less have no ratio."""
-        return not self.codes and self.value is not None and self.value > 0
+        """Whether it may enter a verdict; zero, less and infinity have no ratio."""
+        return not self.codes and self.value is not None and 0 < self.value < math.inf
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,7 @@ class Comparison:
     high: float | None = None
     more_blocks: int | None = None
     confounded: tuple[str, ...] = ()  # severe differences besides the declared factor
+    floor: float | None = None  # what equal arms differed by, as a ratio; None where not known
 
     @property
     def verdict(self) -> str:
@@ -89,11 +98,19 @@ class Comparison:
             return f"cannot tell, {self._further()}"
         return self.outcome
 
+    @property
+    def below_floor(self) -> bool:
+        """Whether the estimate is no further from 1 than equal arms were in some block."""
+        known = self.ratio is not None and self.floor is not None
+        return known and abs(math.log(self.ratio or 1)) <= math.log(self.floor or 1)
+
     def _further(self) -> str:
         if self.confounded:
             return f"the arms also differ in {', '.join(self.confounded)}"
         if self.blocks == 0:
             return "no block has a valid point of both arms"
+        if self.more_blocks is None and self.below_floor:
+            return f"equal arms differed by as much ({(self.floor or 1) * 100 - 100:.2g} %)"
         if self.more_blocks is None:
             return f"more than {FORESEEABLE} further blocks would be needed"
         return f"{self.more_blocks} more block{'s' * (self.more_blocks != 1)} would do"
@@ -107,14 +124,16 @@ def compare(
     lower_is_better: bool,
     margin: float = MARGIN,
     confounded: tuple[str, ...] = (),
+    floor: float | None = None,
 ) -> Comparison:
     """Arm `a` against arm `b` on `points`, which are of one cell and one metric.
 
     Several runs of an arm in one block (a mirrored block) count as one, by their geometric mean.
     `confounded` names severe differences that nobody declared: with any, it cannot tell.
+    `floor` is `noise_floor`'s ratio: an estimate within it is no difference.
     Raises ValueError if the points are of several cells or metrics.
     """
-    mine = [point for point in points if point.arm in (a, b)]
+    mine = _of(points, a, b)
     kinds = {(point.cell, point.metric) for point in mine}
     if len(kinds) > 1:
         raise ValueError(f"points of several cells or metrics: {sorted(kinds)}")
@@ -122,15 +141,16 @@ def compare(
     ratios, left_out = _paired(mine, a, b)
     n = len(ratios)
     if n == 0:
-        return Comparison(a, b, cell, metric, 0, left_out, "cannot tell", margin)
+        return Comparison(a, b, cell, metric, 0, left_out, "cannot tell", margin, floor=floor)
     centre = float(np.median(ratios))
     if n == 1:
         ratio = math.exp(centre)
-        return Comparison(a, b, cell, metric, 1, left_out, "indicative", margin, ratio)
+        return Comparison(a, b, cell, metric, 1, left_out, "indicative", margin, ratio, floor=floor)
     low, high = interval(ratios)
     outcome = _outcome(centre, low, high, margin, lower_is_better)
     further = _more_blocks(ratios, margin) if outcome == "cannot tell" else 0
-    if confounded:
+    floored = outcome in ("A better", "B better") and abs(centre) <= math.log(floor or 1)
+    if confounded or floored:
         outcome, further = "cannot tell", None
     return Comparison(
         *(a, b, cell, metric, n, left_out, outcome, margin),
@@ -139,7 +159,22 @@ def compare(
         high=math.exp(high),
         more_blocks=further,
         confounded=confounded,
+        floor=floor,
     )
+
+
+def noise_floor(points: Iterable[Point], pairs: Iterable[tuple[str, str]]) -> float | None:
+    """The largest ratio, 1 or more, that two equal arms were apart in a block; None without any.
+
+    `points` are of one cell and one metric, `pairs` name arms that are told to run alike (A/A).
+    """
+    every = list(points)
+    apart = [abs(one) for a, b in pairs for one in _paired(_of(every, a, b), a, b)[0]]
+    return math.exp(max(apart)) if apart else None
+
+
+def _of(points: Iterable[Point], a: str, b: str) -> list[Point]:
+    return [point for point in points if point.arm in (a, b)]
 
 
 def _paired(points: Sequence[Point], a: str, b: str) -> tuple[list[float], int]:
@@ -161,10 +196,16 @@ def interval(ratios: Sequence[float]) -> tuple[float, float]:
     """95 % interval of the median of at least two paired log-ratios; see the head of this file."""
     values = np.asarray(ratios)
     centre, n = float(np.median(values)), len(values)
-    draws = np.random.default_rng(SEED).integers(0, n, size=(BOOTSTRAP, n))
-    low, high = np.quantile(np.median(values[draws], axis=1), (0.025, 0.975))
+    low, high = np.quantile(np.median(values[_draws(n)], axis=1), (0.025, 0.975))
+    mean = float(np.mean(values))
     reach = _t95(n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n)
-    return min(float(low), centre - reach), max(float(high), centre + reach)
+    return min(float(low), mean - reach, centre), max(float(high), mean + reach, centre)
+
+
+@cache
+def _draws(n: int) -> NDArray[np.int64]:
+    """The blocks of every resample, the same for every metric."""
+    return np.random.default_rng(SEED).integers(0, n, size=(BOOTSTRAP, n))
 
 
 def _t95(degrees: int) -> float:

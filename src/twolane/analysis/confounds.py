@@ -9,7 +9,7 @@ can shift it; `knob` ones are how an engine was told to run, where the declared 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,12 +27,19 @@ _INCIDENTAL_ENV = frozenset({"VLLM_NIXL_SIDE_CHANNEL_PORT", "VLLM_CPU_OMP_THREAD
 
 @dataclass(frozen=True)
 class Confound:
-    """One difference: its values by arm, as text."""
+    """One difference: its values by arm, as text. `among` are the arms that can be held against
+    each other in it, where these are not all."""
 
     what: str
     severity: Severity
     values: Mapping[str, str]
     why: str
+    among: frozenset[str] | None = None
+
+    def separates(self, a: str, b: str) -> bool:
+        """Whether the two arms differ in it."""
+        concerned = self.among is None or {a, b} <= self.among
+        return concerned and self.values.get(a) != self.values.get(b)
 
 
 def confounds(results: Results) -> list[Confound]:
@@ -48,10 +55,12 @@ def confounds(results: Results) -> list[Confound]:
     return sorted(found, key=lambda one: (rank[one.severity], one.what))
 
 
-def between(found: Iterable[Confound], a: str, b: str) -> tuple[str, ...]:
-    """The severe differences between two arms, by name."""
-    severe = [one for one in found if one.severity == "severe"]
-    return tuple(one.what for one in severe if one.values.get(a) != one.values.get(b))
+def between(
+    found: Iterable[Confound], a: str, b: str, declared: Collection[str] = ()
+) -> tuple[str, ...]:
+    """The severe differences between two arms, by name, less the `declared` factors."""
+    severe = [one for one in found if one.severity == "severe" and one.what not in declared]
+    return tuple(one.what for one in severe if one.separates(a, b))
 
 
 def _facts(results: Results) -> Iterable[Confound]:
@@ -91,6 +100,11 @@ def _host(run: Run) -> str:
     return ", ".join([str(run.meta.host.get("cpu", "unknown CPU")), *map(str, gpus)])
 
 
+def _uuids(run: Run) -> str:
+    gpus = run.meta.host.get("gpus") or []
+    return ", ".join(sorted(str(gpu.get("uuid", "unknown")) for gpu in gpus))
+
+
 def _device_count(run: Run) -> str:
     return str(len({device for engine in run.meta.engines for device in engine.devices}))
 
@@ -101,6 +115,9 @@ def _devices(run: Run) -> str:
 
 _FACTS: tuple[tuple[str, Severity, Callable[[Run], str], str], ...] = (
     ("host", "severe", _host, "another machine"),
+    ("GPUs", "severe", _uuids, "other devices of the same kind"),
+    ("campaign", "mild", lambda r: r.meta.campaign, "other campaigns, other days"),
+    ("seed of the prompts", "mild", lambda r: str(r.meta.seed), "other prompts, not paired"),
     ("boot of the host", "mild", lambda r: r.meta.boot, "a reboot between the arms"),
     ("model", "severe", lambda r: r.meta.model, "different models are not comparable"),
     ("context", "severe", lambda r: str(r.meta.context), "it sets the KV capacity"),
@@ -113,11 +130,14 @@ _FACTS: tuple[tuple[str, Severity, Callable[[Run], str], str], ...] = (
 
 
 def _placement(results: Results) -> Iterable[Confound]:
-    """Arms of equally many devices, but never on the same ones."""
+    """Arms of equally many devices, but not on the same ones."""
     held = _by_arm(results, _devices)
-    counts = {len(devices.split(", ")) for text in held.values() for devices in text.split(" / ")}
-    if len(set(held.values())) > 1 and len(counts) == 1:
-        yield Confound("devices", "severe", held, "different hardware; swap groups between blocks")
+    counts = _by_arm(results, _device_count)
+    for count in sorted(set(counts.values())):
+        arms = {arm: held[arm] for arm in held if counts[arm] == count}
+        if len(set(arms.values())) > 1:
+            why = "different hardware; swap groups between blocks"
+            yield Confound("devices", "severe", arms, why, frozenset(arms))
 
 
 def _shared_devices(results: Results) -> Iterable[Confound]:
@@ -177,7 +197,7 @@ def _merged(several: Iterable[Mapping[str, str]]) -> dict[str, str]:
 def _parsed(argv: list[str]) -> dict[str, str]:
     """`--flag value`, `--flag=value` and bare `--flag` of a command line."""
     flags: dict[str, str] = {}
-    for here, after in zip(argv, [*argv[1:], "--"], strict=True):
+    for here, after in zip(argv, [*argv[1:], "--"], strict=False):
         if here.startswith("--"):
             name, equals, value = here.partition("=")
             flags[name] = value if equals else ("given" if after.startswith("--") else after)

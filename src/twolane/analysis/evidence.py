@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from twolane.analysis.arms import Arm
-from twolane.analysis.compare import MARGIN, Comparison, Point, compare
+from twolane.analysis.arms import Arm, alike
+from twolane.analysis.compare import MARGIN, Comparison, Point, compare, noise_floor
 from twolane.analysis.confounds import Confound, between
 from twolane.analysis.measures import median
 from twolane.records import AnyCell
@@ -52,6 +53,11 @@ class Evidence:
     def splits(self) -> list[Arm]:
         return [arm for arm in self.arms.values() if arm.split]
 
+    @cached_property
+    def alike(self) -> list[tuple[str, str]]:
+        """Pairs of arms that are an A/A."""
+        return alike(self.arms.values())
+
     @property
     def aggregated(self) -> list[Arm]:
         return [arm for arm in self.arms.values() if not arm.split]
@@ -75,13 +81,17 @@ class Evidence:
         """`a` against `b`; None where no block has a clean point of both."""
         if cell is None:
             return None
+        points = self.of(cell, metric)
         found = compare(
-            self.of(cell, metric),
+            points,
             a.name,
             b.name,
             lower_is_better=lower_is_better,
             margin=self.margin,
             confounded=between(self.differences, a.name, b.name),
+            floor=noise_floor(
+                points, [pair for pair in self.alike if set(pair) != {a.name, b.name}]
+            ),
         )
         return found if found.ratio is not None else None
 

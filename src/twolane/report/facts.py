@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from twolane.analysis import stats
-from twolane.analysis.answers import Answers, answers
+from twolane.analysis.answers import Answers, Attained, answers, attained
 from twolane.analysis.arms import Arm, alike, arms
 from twolane.analysis.arms import budget as budget_of
 from twolane.analysis.compare import (
@@ -66,8 +66,13 @@ class Facts:
         return measure(self.results)
 
     @cached_property
-    def _points(self) -> list[Point]:
-        return [point for measured in self.measured for point in measured.points()]
+    def _points(self) -> dict[tuple[str, str], list[Point]]:
+        """By cell and metric."""
+        found: dict[tuple[str, str], list[Point]] = {}
+        for measured in self.measured:
+            for point in measured.points():
+                found.setdefault((point.cell, point.metric), []).append(point)
+        return found
 
     @cached_property
     def equalities(self) -> list[Equality]:
@@ -84,7 +89,12 @@ class Facts:
 
     @cached_property
     def answers(self) -> Answers:
-        return answers(self.results, self.measured, self.confounds, self.margin)
+        return answers(self.results, self.measured, self.confounds, self.margin, self.attained)
+
+    @cached_property
+    def attained(self) -> list[Attained]:
+        """How far every run's cells met the campaign's service levels."""
+        return attained(self.results, self.measured)
 
     @cached_property
     def layouts(self) -> dict[str, Arm]:
@@ -145,7 +155,7 @@ class Facts:
         return noise_floor(self._chosen(cell, metric), pairs)
 
     def _chosen(self, cell: AnyCell, metric: str) -> list[Point]:
-        return [p for p in self._points if p.cell == cell.id and p.metric == metric]
+        return self._points.get((cell.id, metric), [])
 
     def coded(self) -> list[Measured]:
         """Cells that enter no verdict."""
@@ -164,6 +174,13 @@ class Facts:
 def shown(cell: AnyCell) -> tuple[Metric, ...]:
     """The metrics shown of a cell of this kind."""
     return BY_KIND.get(str(cell.__struct_config__.tag), ())
+
+
+def point_id(facts: Facts, cell: AnyCell, metric: str, arm: str) -> str:
+    """The place on the page of one arm's figure, to be linked to: stable for the same results."""
+    place = next((i for i, one in enumerate(facts.cells, 1) if one.id == cell.id), 0)
+    name = "".join(c if c.isalnum() else "-" for c in arm)
+    return f"p-{name}-{place}-{metric.replace('_', '-')}"
 
 
 # ----------------------------------------------------------------------------------- wording

@@ -42,9 +42,10 @@ def _comparison(facts: Facts) -> str:
     return (
         "An arm's figure is the median over its runs. Arms are compared by the median of paired "
         "log-ratios over blocks, a block being every arm freshly started once; brackets are the "
-        f"wider of a bootstrap over blocks ({BOOTSTRAP:,} resamples, fixed seed) and Student's t, "
-        f"at 95 %. Better: the interval excludes 1 and the estimate is past {facts.margin * 100:g} "
-        f"%. Equal: the interval lies within {facts.margin * 100:g} %. Otherwise: cannot tell. "
-        "Several metrics are judged side by side without a correction for their number. A point "
-        "with a reason code enters no verdict."
+        f"wider of a bootstrap of the median over blocks ({BOOTSTRAP:,} resamples, fixed seed) and "
+        "Student's t about their mean, at 95 %. Better: the interval excludes 1 and the estimate "
+        f"is past {facts.margin * 100:g} %, and past what two arms that are told to run alike "
+        "(A/A) were apart in any block, where there are such. Equal: the interval lies within "
+        f"{facts.margin * 100:g} %. Otherwise: cannot tell. Several metrics are judged side by "
+        "side without a correction for their number. A point with a reason code enters no verdict."
     )
