@@ -52,6 +52,7 @@ CASES: dict[str, tuple[Deployment, Deployment]] = {
         pair(p="--enable-return-routed-experts"),
         pair(p="--no-enable-return-routed-experts"),
     ),
+    "CFG15": (pair(pkv={"role": "kv_consumer"}), pair()),
     "HYB01": (pair(model="hybrid", denv={STATE: "SD"}), pair(model="hybrid")),
     "HYB02": (pair(model="hybrid", denv={STATE: "ds"}), pair(model="hybrid")),
     "HYB03": (
@@ -255,6 +256,8 @@ CASES: dict[str, tuple[Deployment, Deployment]] = {
         ),
     ),
     "ENV11": (single("--max-num-seqs many"), single("--max-num-seqs 64")),
+    "ENV12": (single(env={"A=B": "1"}), single(env={"A": "B=1"})),
+    "CP19": (single("-tp 1000"), single("-tp 8")),
     "RUN25": (pair(model_trouble="m/config.json is missing"), pair(nixl=True)),
     "PERF05": (
         single("--max-num-seqs 256 --max-cudagraph-capture-size 128"),

@@ -40,3 +40,27 @@ def test_a_deployment_without_engines(tmp_path: Path, engines: str) -> None:
     path.write_text(f'{{"platform": "cpu", "engines": {engines}}}')
     with pytest.raises(QuestionError, match="no engine with a command line"):
         load_deployment(path)
+
+
+def test_a_text_of_something_else_is_named_as_such(tmp_path: Path) -> None:
+    poem = tmp_path / "poem.txt"
+    poem.write_text("I wandered lonely as a cloud\n" * 50)
+    with pytest.raises(QuestionError, match="no log of vLLM") as refused:
+        run_diagnose([poem])
+    assert refused.value.place == str(poem)
+
+
+@pytest.mark.parametrize(
+    "text", [LINE, b'  File "/site-packages/vllm/engine/core.py", line 3\n', b"Killed by vLLM\n"]
+)
+def test_a_healthy_log_is_none_of_them(tmp_path: Path, text: bytes) -> None:
+    log = tmp_path / "e.log"
+    log.write_bytes(text)
+    assert run_diagnose([log]).text == "nothing found"
+
+
+def test_an_unknown_key_of_an_engine_has_a_place(tmp_path: Path) -> None:
+    path = tmp_path / "engines.json"
+    path.write_text('{"engines": [{"name": "a", "rol": "both", "argv": ["vllm", "serve", "m"]}]}')
+    with pytest.raises(QuestionError, match=r"unknown field `rol` - at `\$.engines\[0\]`"):
+        load_deployment(path)

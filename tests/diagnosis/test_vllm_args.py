@@ -98,3 +98,20 @@ WORDS = st.one_of(
 @given(st.lists(WORDS, max_size=12))
 def test_never_raises_and_always_says_the_same(argv: list[str]) -> None:
     assert parse(argv) == parse(argv)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--kv-transfer-config", "[1,2]"],
+        ["--kv-transfer-config", "3"],
+        ["--tensor-parallel-size", "0"],
+        ["-tp", "-4"],
+    ],
+)
+def test_values_of_the_right_kind_that_make_no_sense_are_problems(words: list[str]) -> None:
+    assert [p.kind for p in parse(["vllm", "serve", "m", *words]).problems] == ["value"]
+
+
+def test_lists_are_taken_where_vllm_takes_lists() -> None:
+    assert parse(["vllm", "serve", "m", "--allowed-origins", '["*"]']).problems == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import signal
 from collections.abc import Coroutine
 from pathlib import Path
@@ -44,17 +45,39 @@ class Group(click.Group):
             ctx.exit(error.exit_code)
         except OSError as error:
             # A full disk or a folder that cannot be written is not a defect either.
-            _complain(
-                AnswerError(
-                    error.strerror or str(error),
-                    place=str(error.filename or ""),
-                    remedy="free some space or choose another folder; what was written is kept",
-                )
-            )
+            _complain(of_system(error))
             ctx.exit(1)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(130)
+
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space, or choose another folder; what was written is kept",
+    errno.EDQUOT: "free some of your quota, or choose another folder; what was written is kept",
+    errno.EROFS: "choose a folder that can be written",
+    errno.EACCES: "ask for the right to it, or choose another folder",
+    errno.EPERM: "ask for the right to it, or run as a user who has it",
+    errno.ENOENT: "check the path: something on it does not exist",
+    errno.ENOTDIR: "check the path: a file stands where a folder is needed",
+    errno.EISDIR: "name a file, not a folder",
+    errno.EEXIST: "name another: this one exists",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EMFILE: "raise the limit of open files: `ulimit -n 65536`",
+    errno.ENFILE: "close other programs: this host has no more open files",
+    errno.ENOMEM: "close other programs: this host has no memory left",
+    errno.EADDRINUSE: "end the process that listens there, or choose another port",
+    errno.ECONNREFUSED: "check that the server runs and that its address is right",
+    errno.EIO: "check the disk: it could not be read or written",
+}
+
+
+def of_system(error: OSError) -> AnswerError:
+    """What the system refused, where, and what helps against that."""
+    remedy = _REMEDIES.get(
+        error.errno or 0, "what was written is kept; try again once it is mended"
+    )
+    return AnswerError(error.strerror or str(error), place=str(error.filename or ""), remedy=remedy)
 
 
 def _complain(error: TwolaneError) -> None:

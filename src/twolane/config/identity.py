@@ -38,6 +38,4 @@ def of_model(path: str, *, weights: bool = True) -> str:
 def has_dummy_weights(args: Iterable[str]) -> bool:
     """Whether an engine with these arguments makes its weights up."""
     words = " ".join(args).replace("=", " ").replace("_", "-").split()
-    return any(
-        a == "--load-format" and b == "dummy" for a, b in pairwise(words)
-    )
+    return any(a == "--load-format" and b == "dummy" for a, b in pairwise(words))

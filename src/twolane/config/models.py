@@ -269,6 +269,12 @@ class _LayoutReader:
                 f"{self.node.platform}",
                 f"say {key}: $GROUP",
             )
+        if shape.tp != 1 and key == "cores":
+            raise self.file.fault(
+                self.at(name, "tp"),
+                f"tp {shape.tp} on cores",
+                "leave tp out: one rank works with all cores of its group",
+            )
         group, devices = self._devices(name, key, given)
         if len(devices) % shape.tp and self.node.platform == "gpu":
             raise self.file.fault(

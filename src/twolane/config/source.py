@@ -46,15 +46,33 @@ def _hide_json(line: str) -> str:
     return _JSON_IN_FLOW.sub(lambda m: m.group().translate(_HIDE), line) if in_flow else line
 
 
-def _shown(node: Any) -> Any:
-    """Plain Python values of a parsed node, hidden characters restored."""
+class _TooMuchError(Exception):
+    """A few lines of aliases that stand for more than any memory holds."""
+
+
+def _shown(node: Any, left: list[int]) -> Any:
+    """Plain Python values of a parsed node, hidden characters restored.
+
+    `left` counts down the values that may still come: an alias stands for all that it names.
+    """
+    left[0] -= 1
+    if left[0] < 0:
+        raise _TooMuchError(f"its aliases stand for more than {_MOST_VALUES:,} values")
     if isinstance(node, Mapping):
-        return {_shown(k): _shown(v) for k, v in node.items()}
+        return {_shown(k, left): _shown(v, left) for k, v in node.items()}
     if isinstance(node, Sequence) and not isinstance(node, str | bytes):
-        return [_shown(v) for v in node]
+        return [_shown(v, left) for v in node]
     if isinstance(node, str):
         return str(node).translate(_SHOW)
     return node
+
+
+_MOST_VALUES = 100_000
+"""The largest campaign that comes along has some 300."""
+
+
+def _key(node: Any) -> Any:
+    return _shown(node, [_MOST_VALUES])
 
 
 @dataclass(frozen=True)
@@ -75,7 +93,7 @@ class YamlFile:
         node = self.root
         for step in at[:-1]:
             node = node[step]
-        line, column = node.lc.key(next(k for k in node if _shown(k) == at[-1]))
+        line, column = node.lc.key(next(k for k in node if _key(k) == at[-1]))
         return f"{self.path}:{line + 1}:{column + 1}"
 
     def fault(self, at: Path_, what: str, remedy: str) -> ConfigError:
@@ -115,7 +133,7 @@ def _position(root: Any, at: Path_) -> tuple[int, int]:
     for step in at:
         try:
             if isinstance(node, CommentedMap):
-                key = next(k for k in node if _shown(k) == step)
+                key = next(k for k in node if _key(k) == step)
                 line, column = node.lc.value(key) if node[key] is not None else node.lc.key(key)
                 node = node[key]
             elif isinstance(node, CommentedSeq) and isinstance(step, int):
@@ -179,13 +197,17 @@ def parse(text: str, path: Path) -> YamlFile:
     yaml.allow_duplicate_keys = False
     try:
         root = yaml.load("\n".join(_hide_json(line) for line in text.split("\n")))
-        data = _shown(root)
+        data = _shown(root, [_MOST_VALUES])
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         what = str(error.problem or error.context).translate(_SHOW)
         remedy = "keep one of the two" if "duplicate" in what else "correct the YAML here"
         raise ConfigError(what.splitlines()[0], place=place, remedy=remedy) from None
+    except _TooMuchError as error:
+        raise ConfigError(
+            str(error), place=f"{path}:1:1", remedy="write out what they stand for, or use fewer"
+        ) from None
     except (YAMLError, ValueError, TypeError, RecursionError) as error:
         # A forbidden character, a list as a key, or nesting past any sense carries no mark.
         raise ConfigError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from twolane.diagnosis.preflight import Places, check
 from twolane.errors import QuestionError
 
 _HEAD = 65536
+_STAMPED = re.compile(rb"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d ")
 
 
 class Said(NamedTuple):
@@ -115,6 +117,8 @@ def run_diagnose(
     _refuse_unreadable(logs)
     deployment = load_deployment(engines) if engines is not None else None
     answer = diagnose(logs, deployment, before, after)
+    if not answer.findings:
+        _refuse_foreign(logs)
     text = to_text(answer.findings, answer.cause)
     return Said(text, to_json(answer), exit_code(answer.findings))
 
@@ -127,6 +131,27 @@ def _refuse_unreadable(logs: Sequence[Path]) -> None:
         raise QuestionError(
             why, place=str(log), remedy="name the file that the engine's output went to, as UTF-8"
         )
+
+
+def _refuse_foreign(logs: Sequence[Path]) -> None:
+    """Raises QuestionError if none of these files, in which nothing was found, is of vLLM."""
+    if logs and not any(_is_of_vllm(log) for log in logs):
+        raise QuestionError(
+            "this is no log of vLLM: it never names vLLM, and no line of it has its format",
+            place=str(logs[0]),
+            remedy="name the file that the engine's output went to",
+        )
+
+
+def _is_of_vllm(log: Path) -> bool:
+    """By the first and the last of its bytes; what is not a file, such as a pipe, may be."""
+    if not log.is_file():
+        return True
+    with log.open("rb") as file:
+        head = file.read(_HEAD)
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _HEAD))
+        seen = head + file.read(_HEAD)
+    return b"vllm" in seen.lower() or _STAMPED.search(seen) is not None
 
 
 def _why_unreadable(log: Path) -> str:

@@ -22,7 +22,7 @@ LOOPBACK = ("", "localhost", "127.0.0.1", "::1", "0.0.0.0")
 DRAFTERS_WITHOUT_KV = ("ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator")
 
 
-class Engine(msgspec.Struct, frozen=True, kw_only=True):
+class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One vLLM server as it will be started. `host` and `devices` may be left out."""
 
     name: str
@@ -33,7 +33,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     devices: list[int] | None = None
 
 
-class Deployment(msgspec.Struct, frozen=True, kw_only=True):
+class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Engines that serve together.
 
     `device_gib` is one device's memory, `device_count` devices of a node, `rdma` whether the

@@ -22,6 +22,14 @@ NEGATIVE = re.compile(r"^-\d+$|^-\d*\.\d+$")  # argparse's own test
 HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 HUGE = 2**63
+JSON_LISTS = ("allowed_headers", "allowed_methods", "allowed_origins", "custom_histogram_buckets")
+COUNTS = (  # config/parallel.py: Field(ge=1)
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "prefill_context_parallel_size",
+    "decode_context_parallel_size",
+)
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -250,8 +258,14 @@ def resolve(name: str) -> list[str]:
 
 
 def judge(name: str, option: Option, text: str) -> Problem | None:
-    if convert(option.kind, text) is None:
+    value = convert(option.kind, text)
+    if value is None:
         return Problem("value", name, text, option.kind)
+    dest = spellings()[name]
+    if option.kind == "json" and dest not in JSON_LISTS and not isinstance(value, dict):
+        return Problem("value", name, text, "JSON object")
+    if dest in COUNTS and isinstance(value, int) and value < 1:
+        return Problem("value", name, text, "positive whole number")
     if option.choices and text not in option.choices:
         return Problem("choice", name, text, ", ".join(option.choices))
     return None

@@ -26,6 +26,13 @@ def role_misspelt(side: Side) -> Iterator[Hit]:
             yield Hit(f"kv_role={connector.role}", AT)
 
 
+def role_against_engine(side: Side) -> Iterator[Hit]:
+    wrong = {"prefill": "kv_consumer", "decode": "kv_producer"}
+    for connector in side.connectors:
+        if connector.role == wrong.get(side.engine.role):
+            yield Hit(f"{side.name} is to {side.engine.role}, its kv_role is {connector.role}", AT)
+
+
 def fields_gone(side: Side) -> Iterator[Hit]:
     unknown = sorted(set(side.transfer or {}) - facts().kv_transfer_fields)
     if unknown:
@@ -346,5 +353,20 @@ RULES = (
         confirmed="source",
         seen="distributed/kv_transfer/kv_connector/v1/multi_connector.py",
         log=(r"KV cache layout mismatch: found \d+ different layouts",),
+    ),
+    Rule(
+        id="CFG15",
+        title="kv_role against the engine's part",
+        severity="warn",
+        when="a prefill engine with kv_consumer, or a decode engine with kv_producer",
+        so=(
+            "NixlConnector moves KV as each request says, so it may work; but which parallel "
+            "layouts are allowed and which ranks report goes by this role, the other side's."
+        ),
+        fix="kv_producer on prefill, kv_consumer on decode.",
+        source="nixl/connector.py:255,337; nixl/base_worker.py:775",
+        confirmed="source",
+        seen="distributed/kv_transfer/kv_connector/v1/nixl/connector.py",
+        engine=role_against_engine,
     ),
 )

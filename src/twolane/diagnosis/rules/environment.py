@@ -98,6 +98,12 @@ def ucx_without_cuda(side: Side) -> Iterator[Hit]:
         yield Hit(f"UCX_TLS={said}", "UCX_TLS")
 
 
+def no_names(side: Side) -> Iterator[Hit]:
+    for name in side.env:
+        if not name or "=" in name or "\0" in name:
+            yield Hit(f"variable {name!r}", name)
+
+
 def eager_decode(side: Side) -> Iterator[Hit]:
     decodes = side.role == "decode" and side.platform != "cpu"
     if decodes and side.args.flag("enforce_eager"):
@@ -288,5 +294,15 @@ RULES = (
             r"error: ambiguous option: (\S+)",
         ),
         engine=bad_values,
+    ),
+    Rule(
+        id="ENV12",
+        title="name of a variable that is none",
+        severity="error",
+        when="an engine's environment has a name that is empty or has an = in it",
+        so="The engine cannot be started: the system takes no such name.",
+        fix="Write the name alone on the left, and what it is to be on the right.",
+        source="POSIX environ; Python's os.execve: illegal environment variable name",
+        engine=no_names,
     ),
 )

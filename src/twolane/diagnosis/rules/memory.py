@@ -270,8 +270,11 @@ RULES = (
         title="kv_cache_memory_bytes overrides profiling",
         severity="info",
         when="--kv-cache-memory-bytes set",
-        so="The engine dies at start-up, after the weights were loaded.",
-        fix="OOM at run time becomes possible; gpu_memory_utilization is ignored.",
+        so=(
+            "The KV cache gets exactly this, gpu_memory_utilization is ignored, and nobody "
+            "measured whether the largest step fits beside it: it may run out of memory later."
+        ),
+        fix="Nothing, where the size was chosen with room to spare; else leave the option out.",
         source="v1/worker/gpu_worker.py:661",
         confirmed="source",
         seen="v1/worker/gpu_worker.py",

@@ -289,4 +289,14 @@ RULES = (
         seen="v1/engine/utils.py",
         log=(r"Configuration mismatch detected for engine",),
     ),
+    Rule(
+        id="CP19",
+        title="tensor parallelism beyond any node",
+        severity="warn",
+        when="--tensor-parallel-size above 72, and nothing is known of the devices",
+        so="Every layer waits for ranks on several hosts, if there are as many devices at all.",
+        fix="TP of at most one NVLink domain's GPUs; --pipeline-parallel-size across hosts.",
+        source="GB200 NVL72 joins 72 GPUs, the most of any node",
+        engine=checks.beyond_sense,
+    ),
 )

@@ -14,6 +14,10 @@ DCP, PCP, TP = (
 )
 
 
+LARGEST_NODE = 72
+"""GPUs that one NVLink domain joins at most (GB200 NVL72)."""
+
+
 def heads_divide(side: Side) -> Iterator[Hit]:
     heads = side.shape.heads if side.shape else None
     if heads and heads % side.tp:
@@ -34,6 +38,12 @@ def world_size(side: Side) -> Iterator[Hit]:
     if devices is not None and ranks > devices and side.platform != "cpu" and not elsewhere:
         yield Hit(f"TP {side.tp} x PP {side.pp} x PCP {side.pcp} ranks, {devices} devices",
                   TP, fix=splits(ranks, devices, side.pcp > 1))  # fmt: skip
+
+
+def beyond_sense(side: Side) -> Iterator[Hit]:
+    """Only where nobody said how many devices there are: else CP02 knows better."""
+    if side.tp > LARGEST_NODE and (visible(side) is None or side.platform == "cpu"):
+        yield Hit(f"TP {side.tp}", TP)
 
 
 def splits(ranks: int, devices: int, context_parallel: bool) -> str:

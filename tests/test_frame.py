@@ -1,0 +1,84 @@
+"""What every command shares: a remedy that fits, and an end without a traceback."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from twolane.cli.frame import of_system
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EACCES, "the right to it"),
+        (errno.ENOENT, "check the path"),
+        (errno.EISDIR, "not a folder"),
+        (errno.EMFILE, "ulimit -n"),
+        (errno.EADDRINUSE, "another port"),
+        (errno.EXDEV, "what was written is kept"),
+    ],
+)
+def test_the_remedy_fits_what_the_system_refused(number: int, remedy: str) -> None:
+    error = of_system(OSError(number, os.strerror(number), "/some/file"))
+    assert remedy in error.remedy
+    assert ("space" in error.remedy) == (number == errno.ENOSPC)
+    assert (error.place, error.what) == ("/some/file", os.strerror(number))
+
+
+INTERRUPTED = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["twolane", "--help"]
+import twolane.__main__
+twolane.__main__.main()
+"""
+
+
+def test_ctrl_c_while_the_commands_are_imported_is_no_traceback() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
+GROUP = """
+import asyncio, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from pathlib import Path
+from twolane.cli.frame import interruptible
+from twolane.halt import Halt
+from twolane.config import parse_cell
+from twolane.load.calibration import calibrate
+
+async def work():
+    asyncio.get_running_loop().call_later(0.7, os.killpg, 0, signal.SIGINT)
+    await calibrate([parse_cell("c4 in512 out64 n24")])
+    await asyncio.sleep(30)
+
+try:
+    interruptible(work(), Halt())
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_ctrl_c_to_the_whole_group_while_the_client_is_calibrated_is_no_traceback() -> None:
+    """A terminal sends it to every process of the group, to the helpers too."""
+    ended = subprocess.run(
+        [sys.executable, "-c", GROUP],
+        capture_output=True, text=True, timeout=60, start_new_session=True, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (130, "")
