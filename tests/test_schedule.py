@@ -92,3 +92,13 @@ def test_every_campaign_that_comes_along_says_how_long_it_takes(path: Path) -> N
     pace = Pace((*campaign.gates, *campaign.cells))
     for run in plan.runs(campaign):
         assert pace.run_s(run.arm.name, campaign.gates, campaign.cells) > 60
+
+
+def test_a_time_budget_ends_before_a_run_that_would_not(demo: Campaign, tmp_path: Path) -> None:
+    todo = schedule.prepare(dataclasses.replace(demo, time_budget_s=1000.0), tmp_path)
+    first, second, _ = todo.runs
+    a_run = todo.seconds(second)
+    assert not todo.exceeds(5000, first), "one run at least"
+    assert not todo.exceeds(999 - a_run, second)
+    assert todo.exceeds(1001 - a_run, second)
+    assert not schedule.prepare(demo, tmp_path).exceeds(1e9, second)

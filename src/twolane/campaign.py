@@ -15,6 +15,7 @@ from pathlib import Path
 from twolane import claims, devices, schedule
 from twolane.analysis.stats import summarise
 from twolane.claims import Claim
+from twolane.clock import NS, now_ns
 from twolane.config import Campaign
 from twolane.engines.fleet import Fleet
 from twolane.engines.hosttime import HostTime
@@ -99,7 +100,12 @@ async def _every_run(
     if todo.runs and (resolution := await calibrate(campaign.cells, seed=campaign.seed)):
         journal.note(str(resolution))
     metas: list[RunMeta] = []
+    began = now_ns()
     for step in todo.runs:
+        if todo.exceeds((now_ns() - began) / NS, step):
+            left = len(todo.runs) - len(metas)
+            journal.note(f"the time budget is used up: {left} runs are left for --resume")
+            break
         recorder = Recorder(
             campaign, step, folder, journal.tell, todo.total, halt=halt, claim=claim,
             carried=todo.left.carried.get(step.key),

@@ -53,6 +53,15 @@ class Schedule:
         """How long this run should take."""
         return self.pace.run_s(run.arm.name, self.campaign.gates, self.campaign.cells)
 
+    def exceeds(self, gone_s: float, run: PlannedRun) -> bool:
+        """Whether `run`, begun after so many seconds, would end after the campaign's budget.
+
+        Not the first one: a budget in which nothing fits would measure nothing for ever.
+        """
+        budget = self.campaign.time_budget_s
+        first = run is self.runs[0]
+        return budget is not None and not first and gone_s + self.seconds(run) > budget
+
     @property
     def total_s(self) -> float:
         calibration = CALIBRATION_S if self.runs else 0.0
@@ -187,6 +196,9 @@ def as_text(schedule: Schedule) -> str:
             lines.append(f"          {schedule.left.carried[run.key]}")
     lines.append("each run: " + ", ".join(c.id for c in (*campaign.gates, *campaign.cells)))
     lines.append(f"about {clock_text(schedule.total_s)} in all ({schedule.basis})")
+    budget = campaign.time_budget_s
+    if budget is not None and schedule.total_s > budget:
+        lines.append(f"more than the time budget of {clock_text(budget)}: --resume does the rest")
     return "\n".join(lines)
 
 

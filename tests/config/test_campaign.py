@@ -157,3 +157,22 @@ def test_a_plan_is_the_same_twice_and_keys_follow_the_work(tmp_path: Path) -> No
 def test_a_models_file_is_told_from_a_campaign() -> None:
     with pytest.raises(ConfigError, match="a models file, not a campaign"):
         load_campaign(CONFIGS / "cpu.yaml")
+
+
+def test_service_levels_and_a_time_budget_are_read(tmp_path: Path) -> None:
+    more = "name: demo\nslos: {chat: {ttft_ms: 500, share: 0.95}}\ntime_budget: 1.5h"
+    campaign = load_campaign(changed(tmp_path, "name: demo", more))
+    assert campaign.slos == {"chat": {"ttft_ms": 500, "share": 0.95}}
+    assert campaign.resolved()["slos"] == campaign.slos
+    assert campaign.time_budget_s == 5400
+    assert "slos" not in load_campaign(DEMO).resolved()
+    keys = [p.key for p in plan.runs(load_campaign(DEMO))]
+    assert [p.key for p in plan.runs(campaign)] == keys, "they change what is asked, not what runs"
+
+
+@pytest.mark.parametrize("line", ["time_budget: 5", "slos: {chat: {ttft: 5}}"])
+def test_a_wrong_budget_or_level_has_a_place(tmp_path: Path, line: str) -> None:
+    path = changed(tmp_path, "name: demo", f"name: demo\n{line}")
+    with pytest.raises(ConfigError) as refused:
+        load_campaign(path)
+    assert refused.value.place.startswith(f"{path}:")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,9 @@ from twolane.config.models import Engine, Layout, Model, Models, load_models
 from twolane.config.source import Shape, YamlFile, nearest
 from twolane.errors import QuestionError
 from twolane.records import AnyCell, NeedleCell
+
+_DURATION = r"^\d+(\.\d+)?[smh]$"
+_SECONDS_IN = {"s": 1, "m": 60, "h": 3600}
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Campaign:
     margin: float
     start_timeout_s: float
     allow: tuple[str, ...] = ()  # rules of preflight whose errors do not stop it
+    slos: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    time_budget_s: float | None = None  # no run is begun that would end after it
 
     def resolved(self) -> dict[str, Any]:
         """Everything that decides what runs, as plain data for run.json."""
@@ -64,6 +69,7 @@ class Campaign:
                 "swap_groups": self.swap_groups,
                 "seed": self.seed,
                 "margin": self.margin,
+                **({"slos": self.slos} if self.slos else {}),
             }
         )
         return plain
@@ -87,6 +93,15 @@ class ArmShape(Shape):
     factor: str = ""
 
 
+class SloShape(Shape):
+    """A service level: what a request must meet, and the share of those sent that must."""
+
+    ttft_ms: float | None = Field(default=None, gt=0)
+    tpot_ms: float | None = Field(default=None, gt=0)
+    gap_ms: float | None = Field(default=None, gt=0)
+    share: float = Field(default=0.9, gt=0, le=1)
+
+
 class CampaignShape(Shape):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     models: str
@@ -103,6 +118,8 @@ class CampaignShape(Shape):
     margin: float = Field(default=0.03, gt=0, lt=1)
     start_timeout_s: float = Field(default=900, gt=0)
     allow: list[str] = []
+    slos: dict[str, SloShape] = {}
+    time_budget: str | None = Field(default=None, pattern=_DURATION)
 
 
 def load_campaign(path: Path) -> Campaign:
@@ -146,7 +163,13 @@ def load_campaign(path: Path) -> Campaign:
         margin=shape.margin,
         start_timeout_s=shape.start_timeout_s,
         allow=tuple(shape.allow),
+        slos={name: slo.model_dump(exclude_none=True) for name, slo in shape.slos.items()},
+        time_budget_s=_seconds(shape.time_budget) if shape.time_budget else None,
     )
+
+
+def _seconds(text: str) -> float:
+    return float(text[:-1]) * _SECONDS_IN[text[-1]]
 
 
 def _size(file: YamlFile, at: tuple[str | int, ...], given: int | str) -> int:
