@@ -87,7 +87,9 @@ async def test_a_broken_prefill_is_a_bad_gateway_and_decode_is_not_asked(
         assert (await r.ask(completion())).text == expected()
 
 
-D_FAULTS: list[tuple[Fault, int]] = [("reset", 502), ("truncate", 502), ("hang", 504)]
+D_FAULTS: list[tuple[Fault, int]] = [
+    ("reset", 502), ("truncate", 502), ("hang", 504), ("garbage", 502),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("fault", "status"), D_FAULTS)
@@ -96,6 +98,12 @@ async def test_a_broken_decode_is_a_bad_gateway(fault: Fault, status: int) -> No
     async with rig(**limits) as r:
         r.d.behaviour = Behaviour(fault=fault)
         well_shaped(await r.ask(completion()), status)
+
+
+async def test_what_is_no_event_stream_is_not_streamed() -> None:
+    async with rig() as r:
+        r.d.behaviour = Behaviour(fault="garbage")
+        well_shaped(await r.ask(completion(stream=True)), 502)
 
 
 @pytest.mark.parametrize("aggregated", [0, 1])

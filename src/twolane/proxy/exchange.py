@@ -84,11 +84,11 @@ class Exchange:
 
     # --------------------------------------------------------------------------------- direct
 
-    async def direct(self, role: EngineRole, body: Payload) -> None:
+    async def direct(self, role: EngineRole, body: Payload, *, generates: bool = True) -> None:
         """Through one engine of `role`. Raises RefusalError."""
         with ExitStack() as places:
             place, connection = await self._connect(role, self._asked.body.size, places)
-            relay = Relay(self._reply, _nothing, place.prompt_done)
+            relay = Relay(self._reply, _nothing, place.prompt_done, generates=generates)
             await self._relay(place.engine, connection, relay, body)
 
     # ---------------------------------------------------------------------------------- split
@@ -288,7 +288,10 @@ class Exchange:
             self._comment()
             self._reply.end()
         elif 200 <= answer.status < 300:
-            self.account.d_times = times_of(read_answer(answer.body))
+            read = read_answer(answer.body)
+            if read is None and relay.generates:
+                raise RefusalError(502, "the engine's answer is not JSON")
+            self.account.d_times = times_of(read)
             body = without_transfer(answer.body)
             self._reply.whole(answer.status, passable(answer.headers), body)
         else:

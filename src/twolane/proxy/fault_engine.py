@@ -93,6 +93,7 @@ class Behaviour:
     after_first: asyncio.Event | None = None  # waited for after the first token
     first_byte_s: float = 0.0  # as `first_byte` and `after_first`, by the clock
     after_first_s: float = 0.0
+    step_s: float = 0.0  # D: between two events of a stream
     tail_s: float = 0.0  # between the halves of an answer that is not streamed
     lapse: bool = False  # P: the lease is over before the answer has arrived
     tokens_at_once: int = 1
@@ -371,6 +372,8 @@ class _Answer:
         step = behaviour.tokens_at_once
         for at in range(0, len(self.tokens), step):
             out.event(self._chunk("".join(self.tokens[at : at + step])))
+            if behaviour.step_s:
+                await asyncio.sleep(behaviour.step_s)
             if behaviour.split_bytes:
                 await asyncio.sleep(0)
             if at == 0 and behaviour.after_first is not None:

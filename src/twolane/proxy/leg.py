@@ -88,13 +88,19 @@ class Collector:
 class Relay:
     """A sink that hands an answer on as it comes.
 
-    Successful answers that are not JSON go to the client read by read; JSON and errors are held
-    whole, because they must be looked at before a client may see them. `on_accepted` is called
+    Event streams go to the client read by read, and so does whatever is not JSON of an engine that
+    was not asked to generate. The rest is held whole, because it must be looked at before a client
+    may see it. `on_accepted` is called
     when the engine has taken the request (a 2xx head), `on_first` at its first body bytes.
     """
 
     def __init__(
-        self, reply: Reply, on_accepted: Callable[[], None], on_first: Callable[[], None]
+        self,
+        reply: Reply,
+        on_accepted: Callable[[], None],
+        on_first: Callable[[], None],
+        *,
+        generates: bool = True,
     ) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -106,6 +112,7 @@ class Relay:
         self._reply = reply
         self._on_accepted = on_accepted
         self._on_first = on_first
+        self.generates = generates
         self._pieces: list[bytes] = []
         self._size = 0
         self._connection: SplicedConnection | None = None
@@ -128,7 +135,10 @@ class Relay:
         if not 200 <= status < 300:
             return
         self._on_accepted()
-        if not (self.answer.header(b"content-type") or "").startswith("application/json"):
+        kind = self.answer.header(b"content-type") or ""
+        if kind.startswith("text/event-stream") or not (
+            self.generates or kind.startswith("application/json")
+        ):
             self.streams = True
             self._reply.start(status, passable(headers))
             onward = self._reply.raw()

@@ -148,7 +148,7 @@ class Proxy:
             raw = body.plain_or(request.body)
         asked = self._asked(request, body)
         exchange = Exchange(self.services, asked, reply, Account(received_ns, self._boot))
-        await exchange.direct(self._alone, raw)
+        await exchange.direct(self._alone, raw, generates=False)
 
     def _alone_because(self, body: Body) -> str | None:
         """Why a request is not split; None where it is. Every reason is counted."""
