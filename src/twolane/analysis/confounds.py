@@ -125,6 +125,12 @@ _FACTS: tuple[tuple[str, Severity, Callable[[Run], str], str], ...] = (
     ("number of devices", "mild", _device_count, "more hardware does more: compare per device"),
     ("KV capacity, tokens", "mild", _engines(lambda e: e.kv_tokens), "less room queues earlier"),
     ("KV block size, tokens", "mild", _engines(lambda e: e.block_size), "it sets transfer sizes"),
+    (
+        "starts of a run",
+        "mild",
+        lambda r: "two" if r.meta.continues else "one",
+        "went on after a cut",
+    ),
     ("number of engines", "mild", lambda r: str(len(r.meta.engines)), "each holds its own weights"),
 )
 
