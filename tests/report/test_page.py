@@ -54,16 +54,26 @@ def test_every_link_has_its_target(folder: Path) -> None:
 def test_it_has_every_section_in_order(folder: Path) -> None:
     found = re.findall(r'<section id="([\w-]+)" class="part"', html(load(folder)))
     assert found == [
-        *("answers", "streams", "figures", "first-token", "gates", "machine", "methods"),
+        *(
+            "answers",
+            "frontier",
+            "streams",
+            "figures",
+            "first-token",
+            "gates",
+            "machine",
+            "methods",
+        ),
     ]
 
 
 def test_every_chart_is_named_and_has_its_table(folder: Path) -> None:
     page = html(load(folder))
-    images = re.findall(r'<(?:svg|div)[^>]*role="img"[^>]*>', page)
-    assert len(images) == 12 + 3 + 6  # strips of three arms and their null runs, pauses, ledgers
+    images = re.findall(r'<(?:svg|div|span)[^>]*role="img"[^>]*>', page)
+    # The opening's bars, strips of three arms and their null runs, pauses, ledgers.
+    assert len(images) == 3 + 12 + 3 + 6
     assert all("aria-label=" in image for image in images)
-    assert page.count("<table") == 5 + 2 + 2 + 1 + 1 + 1 + 1
+    assert page.count("<table") == 5 + 1 + 2 + 2 + 1 + 1 + 1 + 1
 
 
 def test_an_excluded_figure_is_struck_and_its_reason_is_in_words(tmp_path: Path) -> None:
@@ -128,8 +138,9 @@ def test_with_every_arm_coded_nothing_is_green_and_the_page_cannot_answer(tmp_pa
     busy = {INTERFERENCE.id: [Code(code="BUSY", why="other programs used 31 % of CPU time")]}
     codes = {arm.name: busy for arm in ARMS}
     page = html(load(make(tmp_path / "r", blocks=2, codes=codes)))
-    assert "<b>This run cannot answer: other programs used" in page
-    assert '<strong class="best">' not in page
+    assert "<p>This run cannot answer: other programs used" in page
+    assert 'class="pause excluded best"' not in page
+    assert page.count('class="pause excluded"') == 3
     interference = page.split('<tbody><tr class="cell">')[1]
     assert 'class="versus"' not in interference
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from twolane.analysis.compare import Comparison
 from twolane.records import AnyCell, Code, InterferenceCell
@@ -28,13 +28,25 @@ WORST, NULL, LONG_TTFT = INTERFERENCE[0], INTERFERENCE[1], INTERFERENCE[-1]
 SHORT_TTFT, THROUGHPUT = GRID[0], GRID[-1]
 
 
+Strength = Literal["settled", "indicative", "open", "spoiled", "none"]
+
+
 @dataclass(frozen=True)
 class Decision:
-    """The first sentence; `arm` is chosen against `rival`, or None where nothing is."""
+    """What to run and why; `arm` is chosen against `rival`, or None where nothing is.
 
-    sentence: str
+    `strength` is how much of a recommendation it is.
+    """
+
+    headline: str
+    reason: str = ""
+    strength: Strength = "none"
     arm: str | None = None
     rival: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        return " ".join(f"{part}." for part in (self.headline, self.reason) if part)
 
 
 def decide(facts: Facts, cell: InterferenceCell) -> Decision:
@@ -45,23 +57,30 @@ def decide(facts: Facts, cell: InterferenceCell) -> Decision:
     if len(clean) < 2:
         alone = clean[0].arm if clean else None
         why = _in_words([code for figure in spoiled for code in figure.codes])
-        return Decision(f"This run cannot answer: {why}." if spoiled else "", alone)
+        return Decision(
+            f"This run cannot answer: {why}" if spoiled else "",
+            strength="spoiled" if spoiled else "none",
+            arm=alone,
+        )
     chosen, rival, why = _choice(facts, cell, clean[0], clean[1])
-    opening = _opening(facts, cell, chosen, [one for one in clean if one is not chosen])
+    strength, headline = _opening(facts, cell, chosen, [one for one in clean if one is not chosen])
     costs = _costs(facts, cell, chosen.arm, rival.arm)
-    return Decision(f"{opening}. I{why[1:]}, and {costs}.", chosen.arm, rival.arm)
+    reason = f"I{why[1:]}, and {costs}"
+    return Decision(headline, reason, strength, chosen.arm, rival.arm)
 
 
-def _opening(facts: Facts, cell: AnyCell, chosen: Figure, others: Sequence[Figure]) -> str:
-    """How much of a recommendation it is."""
+def _opening(
+    facts: Facts, cell: AnyCell, chosen: Figure, others: Sequence[Figure]
+) -> tuple[Strength, str]:
+    """How much of a recommendation it is, and the words for that."""
     if facts.blocks == 1:
-        return f"Indicative, from one block: run {chosen.arm}"
+        return "indicative", f"Indicative, from one block: run {chosen.arm}"
     found = [facts.versus(cell, WORST, chosen.arm, other.arm) for other in others]
     unsettled = [one for one in found if one.outcome in ("cannot tell", "indicative")]
     if not unsettled:
-        return f"Run {chosen.arm}"
+        return "settled", f"Run {chosen.arm}"
     doubts = "; ".join(f"against {one.b} {_doubt(one)}" for one in unsettled)
-    return f"Cannot tell yet ({doubts}). So far {chosen.arm} leads"
+    return "open", f"Cannot tell yet ({doubts}). So far {chosen.arm} leads"
 
 
 def _doubt(found: Comparison) -> str:

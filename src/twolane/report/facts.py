@@ -60,10 +60,11 @@ class Facts:
     """Everything that is shown of `results`."""
 
     results: Results
+    recompute: bool = False  # take every value from the requests, whatever was written down
 
     @cached_property
     def measured(self) -> list[Measured]:
-        return measure(self.results)
+        return measure(self.results, recompute=self.recompute)
 
     @cached_property
     def _points(self) -> dict[tuple[str, str], list[Point]]:
@@ -130,17 +131,12 @@ class Facts:
         return next((cell for cell in self.cells if isinstance(cell, GridCell)), None)
 
     def figure(self, cell: AnyCell, metric: str, arm: str) -> Figure:
-        mine = [p for p in self._chosen(cell, metric) if p.arm == arm]
-        clean = [p.value for p in mine if not p.codes and p.value is not None]
-        codes = {(code.code, code.why): code for p in mine for code in p.codes}
-        values = clean or [p.value for p in mine if p.value is not None]
-        excluded = bool(values) and not clean
-        return Figure(arm, stats.median(values), len(values), tuple(codes.values()), excluded)
+        return figure_of(self.points(cell, metric), arm)
 
     def versus(self, cell: AnyCell, metric: Metric, arm: str, reference: str) -> Comparison:
         """`arm` (A) against `reference` (B) over the blocks."""
         return compare(
-            self._chosen(cell, metric.key),
+            self.points(cell, metric.key),
             arm,
             reference,
             lower_is_better=metric.lower_is_better,
@@ -152,9 +148,10 @@ class Facts:
     def floor(self, cell: AnyCell, metric: str, *, besides: Collection[str] = ()) -> float | None:
         """What equal arms were apart in a block at most, as a ratio; None without such arms."""
         pairs = [pair for pair in alike(self.layouts.values()) if set(pair) != set(besides)]
-        return noise_floor(self._chosen(cell, metric), pairs)
+        return noise_floor(self.points(cell, metric), pairs)
 
-    def _chosen(self, cell: AnyCell, metric: str) -> list[Point]:
+    def points(self, cell: AnyCell, metric: str) -> list[Point]:
+        """Of every run and arm."""
         return self._points.get((cell.id, metric), [])
 
     def coded(self) -> list[Measured]:
@@ -169,6 +166,16 @@ class Facts:
     @property
     def blocks(self) -> int:
         return len(self.results.blocks)
+
+
+def figure_of(points: Iterable[Point], arm: str) -> Figure:
+    """The figure of `arm` in points of one cell and one metric."""
+    mine = [p for p in points if p.arm == arm]
+    clean = [p.value for p in mine if not p.codes and p.value is not None]
+    codes = {(code.code, code.why): code for p in mine for code in p.codes}
+    values = clean or [p.value for p in mine if p.value is not None]
+    excluded = bool(values) and not clean
+    return Figure(arm, stats.median(values), len(values), tuple(codes.values()), excluded)
 
 
 def shown(cell: AnyCell) -> tuple[Metric, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from twolane.analysis.compare import Comparison
 from twolane.records import AnyCell
-from twolane.report.facts import Facts, Figure, shown, workload
+from twolane.report.facts import Facts, Figure, point_id, shown, workload
 from twolane.report.markup import Markup, el, scroll
 from twolane.report.metrics import Metric, change, number, span, unit_for
 
@@ -47,6 +47,7 @@ def _row(facts: Facts, cell: AnyCell, metric: Metric) -> Markup:
             "td",
             *(_number(one, factor), _bar(one, largest), _beside(facts, cell, metric, one)),
             class_="slight" if _slight(facts, cell, metric, one) else None,
+            id=point_id(facts, cell, metric.key, one.arm),
         )
         for one in figures
     ]

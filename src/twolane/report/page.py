@@ -14,11 +14,22 @@ from pathlib import Path
 
 from twolane.analysis.results import Results, load
 from twolane.records import GridCell, InterferenceCell
-from twolane.report import answers, figures, gates, ledger, machine, methods, timeline, waits, wrong
+from twolane.report import (
+    answers,
+    figures,
+    frontier,
+    gates,
+    ledger,
+    machine,
+    methods,
+    opening,
+    timeline,
+    waits,
+    wrong,
+)
 from twolane.report.facts import Facts, descriptions
 from twolane.report.markup import Markup, details, el, join
-from twolane.report.metrics import day
-from twolane.report.text import Piece, Verdict, verdict
+from twolane.report.text import verdict
 
 NAME = "report.html"
 # Nothing may be fetched and nothing run; a page that tries is stopped by the reader's browser.
@@ -54,7 +65,7 @@ def html(results: Results) -> str:
     body = el(
         "body",
         el("a", "Skip to the figures", href="#figures", class_="skip"),
-        _opening(results, told),
+        opening.opening(facts, told),
         _contents(sections),
         el("main", [_section(*one) for one in sections], gates.unreadable(results)),
         _ending(results),
@@ -76,6 +87,8 @@ def _sections(facts: Facts) -> list[Section]:
     found: list[Section] = []
     if asked := answers.section(facts):
         found.append(("answers", "The answers", asked))
+    if plotted := frontier.section(facts):
+        found.append(("frontier", "What a shorter pause costs", plotted))
     if facts.interference is not None:
         found.append(("streams", "What the readers saw", _streams(facts, words)))
     found.append(("figures", "The figures", _figures(facts, words)))
@@ -87,26 +100,6 @@ def _sections(facts: Facts) -> list[Section]:
     found.append(("machine", "What made them", machine.machine(results)))
     found.append(("methods", "How they are defined", methods.methods(facts)))
     return found
-
-
-def _opening(results: Results, told: Verdict) -> Markup:
-    finding = [_piece(piece) for piece in told.finding]
-    first = results.runs[0].meta if results.runs else None
-    when = f" \N{MIDDLE DOT} {day(first.started_at)}" if first else ""
-    return el(
-        "header",
-        el("p", el("b", "twolane"), f" \N{MIDDLE DOT} {results.campaign}{when}", class_="brand"),
-        el("h1", "What does one long prompt do to everybody else\u2019s stream?"),
-        el("p", el("b", told.decision), class_="decision") if told.decision else None,
-        el("p", finding, class_="finding", id="verdict"),
-        el("p", told.cost, class_="cost") if told.cost else None,
-        el("p", told.confidence, class_="confidence") if told.confidence else None,
-        class_="opening",
-    )
-
-
-def _piece(piece: Piece) -> Markup | str:
-    return piece.text if piece.kind == "words" else el("strong", piece.text, class_=piece.kind)
 
 
 def _contents(sections: list[Section]) -> Markup | None:

@@ -7,7 +7,7 @@ such; one block is called indicative; where nothing was measured it says that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from rich.table import Table
@@ -49,13 +49,18 @@ class Verdict:
     finding: tuple[Piece, ...]
     cost: str
     confidence: str
-    decision: str = ""
+    excluded: str = ""
+    caveats: str = ""
+    decided: Decision = field(default_factory=lambda: Decision(""))
+
+    @property
+    def decision(self) -> str:
+        return self.decided.sentence
 
     def __str__(self) -> str:
         finding = "".join(piece.text for piece in self.finding)
-        return " ".join(
-            part for part in (self.decision, finding, self.cost, self.confidence) if part
-        )
+        parts = (self.decision, finding, self.cost, self.confidence, self.excluded, self.caveats)
+        return " ".join(part for part in parts if part)
 
 
 def verdict_sentence(results: Results) -> str:
@@ -77,23 +82,17 @@ def verdict(facts: Facts) -> Verdict:
     decision = decide(facts, cell)
     best = next((figure for figure in seen if figure.arm == decision.arm), None)
     return Verdict(
-        decision=decision.sentence,
+        decided=decision,
         finding=_finding(facts, cell, seen, decision, words),
         cost=_cost(facts, cell, decision, words),
-        confidence=" ".join(
-            [
-                _confidence(facts, cell, seen, best),
-                *_excluded(facts),
-                *_unequal(facts, cell),
-                *_unfinished(facts),
-                *facts.caveats,
-            ]
-        ),
+        confidence=_confidence(facts, cell, seen, best),
+        excluded=" ".join(_excluded(facts)),
+        caveats=" ".join([*_unequal(facts, cell), *_unfinished(facts), *facts.caveats]),
     )
 
 
 def _nothing(facts: Facts, why: str) -> Verdict:
-    return Verdict((Piece(why),), "", " ".join(facts.caveats))
+    return Verdict((Piece(why),), "", "", caveats=" ".join(facts.caveats))
 
 
 def _finding(

@@ -1,0 +1,160 @@
+"""The budget frontier: worst pause against what an arm costs, the split on the same axes.
+
+Rules of this file: places are `analysis.frontier`'s. Arms that differ in the budget alone are
+joined by a line; a coded arm is hollow and joined to nothing; whiskers span the runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from twolane.analysis.answers import Frontier
+from twolane.analysis.evidence import Seen
+from twolane.analysis.frontier import GAP, GAP_LIMITS_MS, Place
+from twolane.report.facts import Facts, point_id, workload
+from twolane.report.markup import Markup, details, el, join, scroll, table
+from twolane.report.metrics import number, spoken
+from twolane.report.plot import Box, Line, Mark, Scale, Spot
+
+OPEN = 3  # frontiers that are shown at once; more are folded away
+
+
+def section(facts: Facts) -> Markup | None:
+    """One figure an interference cell; None where fewer than two arms can be placed."""
+    found = [one for one in facts.answers.frontiers if len(one.places) > 1]
+    if not found:
+        return None
+    lede = (
+        "Lower is a shorter pause. Further left the long prompt waits less; further right more "
+        "tokens are made. A line joins arms that differ in the token budget alone, a diamond is a "
+        "split, hollow is coded and decides nothing. Whiskers span the runs."
+    )
+    drawn = [_figure(facts, one) for one in found]
+    rest = details(f"{len(drawn) - OPEN} more", drawn[OPEN:]) if len(drawn) > OPEN else None
+    return join(el("p", lede, class_="lede"), drawn[:OPEN], rest)
+
+
+def _figure(facts: Facts, one: Frontier) -> Markup:
+    gaps = [v for place in one.places for v in _values(place.gap)]
+    y = Scale.over([*gaps, *GAP_LIMITS_MS])
+    boxes = [
+        _box(facts, one, y, axis) for axis in AXES if any(axis.of(p).middle for p in one.places)
+    ]
+    return el(
+        "div",
+        el("h3", workload(one.cell)),
+        el("div", boxes, class_="plots"),
+        _as_table(one),
+        class_="frontier",
+    )
+
+
+def _values(seen: Seen) -> tuple[float, ...]:
+    return seen.values or seen.spoiled
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What a pause is held against."""
+
+    of: Callable[[Place], Seen]
+    title: str
+    unit: str
+
+
+AXES = (
+    Axis(lambda place: place.ttft, "first token of the long prompt", "ms"),
+    Axis(lambda place: place.throughput, "throughput, tokens/s", "tokens/s"),
+)
+
+
+def _box(facts: Facts, one: Frontier, y: Scale, axis: Axis) -> Markup:
+    title, unit = axis.title, axis.unit
+    known = [(p, x) for p in one.places if (x := axis.of(p).middle) and p.gap.middle]
+    said = f"Worst pause against {title}, {len(known)} arms, {workload(one.cell)}"
+    more = "" if unit == "ms" else ", more is better"
+    return Box(
+        x=Scale.over([x for _, x in known]),
+        y=y,
+        x_title=f"{title}{more}",
+        y_title="worst pause of a reader",
+        x_words=_words(unit),
+        y_words=_words("ms"),
+        said=said,
+        spots=[_spot(facts, one, place, x, unit) for place, x in known],
+        lines=_lines(known),
+        marks=[Mark(limit, f"{limit:g} ms") for limit in GAP_LIMITS_MS],
+    ).drawn()
+
+
+def _words(unit: str) -> Callable[[float], str]:
+    if unit == "ms":
+        return lambda v: f"{v:g} ms" if v < 1_000 else f"{v / 1_000:g} s"
+    return lambda v: f"{v:,.0f}"
+
+
+def _spot(facts: Facts, one: Frontier, place: Place, x: float, unit: str) -> Spot:
+    arm, gap = place.arm, place.gap.middle or 0.0
+    codes = f", excluded: {', '.join(place.gap.codes)}" if not place.clean else ""
+    budget = f", budget {arm.budget:,}" if arm.budget else ""
+    tip = (
+        f"{arm.name}{budget}, {arm.devices} device{'s' * (arm.devices != 1)}: "
+        f"worst pause {spoken(gap, 'ms')}, {spoken(x, unit)}{codes}"
+    )
+    kind = f"{'split' if arm.split else 'budget'}{'' if place.clean else ' hollow'}"
+    values = _values(place.gap)
+    return Spot(
+        x,
+        gap,
+        arm.name,
+        tip,
+        f"#{point_id(facts, one.cell, GAP, arm.name)}",
+        kind,
+        (min(values), max(values)),
+    )
+
+
+def _lines(known: Sequence[tuple[Place, float]]) -> list[Line]:
+    """Clean aggregated arms that differ in the budget alone, by budget."""
+    series: dict[tuple[str, tuple[str, ...]], list[tuple[float, float]]] = {}
+    for place, x in known:
+        arm = place.arm
+        if not arm.split and arm.budget and place.clean:
+            points = series.setdefault((arm.layout, arm.others), [])
+            points.append((x, place.gap.middle or 0.0))
+    return [Line(points) for points in series.values() if len(points) > 1]
+
+
+def _as_table(one: Frontier) -> Markup:
+    head = (
+        "arm",
+        "budget",
+        "devices",
+        "worst pause, ms",
+        "first token of the long prompt, ms",
+        "throughput, tokens/s",
+        "efficient",
+        "codes",
+    )
+    rows = [
+        (
+            place.arm.name,
+            f"{place.arm.budget:,}" if place.arm.budget else "\N{EN DASH}",
+            str(place.arm.devices),
+            _told(place.gap),
+            _told(place.ttft),
+            _told(place.throughput),
+            "yes" if place.efficient else "no",
+            ", ".join(place.gap.codes),
+        )
+        for place in one.places
+    ]
+    summary = "In numbers, one figure a run"
+    caption = f"The frontier in numbers: {workload(one.cell)}"
+    inside = table(head, rows, caption=caption, class_="cards")
+    return details(summary, scroll(inside, caption), class_="data")
+
+
+def _told(seen: Seen) -> str:
+    return ", ".join(number(v) for v in _values(seen)) or "\N{EN DASH}"
