@@ -370,6 +370,8 @@ def _pace(args: argparse.Namespace) -> Pace:
         status=args.status,
         counts=not args.uncounted,
         ledger=args.ledger,
+        cache_block=args.cache_block,
+        knows=args.knows,
     )
 
 
@@ -389,6 +391,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--status", type=int, default=200)
     parser.add_argument("--uncounted", action="store_true")
     parser.add_argument("--ledger", action="store_true")
+    parser.add_argument("--cache-block", type=int)
+    parser.add_argument("--knows", action="store_true", help="answers with the fact asked for")
     return parser.parse_args()
 
 
