@@ -6,7 +6,7 @@ Rules of this file: facts of run.json alone. An arm's facts are those of its fir
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
@@ -41,7 +41,7 @@ def arms(runs: Iterable[Run]) -> dict[str, Arm]:
     found: dict[str, Arm] = {}
     for run in runs:
         if run.meta.engines and run.arm not in found:
-            found[run.arm] = _arm(run.meta)
+            found[run.arm] = replace(_arm(run.meta), name=run.arm)
     return found
 
 

@@ -35,15 +35,25 @@ class Faults:
 
     def __init__(self) -> None:
         self._seen: dict[BadLine, None] = {}
+        self._others: tuple[Faults, ...] = ()
+
+    @classmethod
+    def of(cls, *several: Faults) -> Faults:
+        """Those of several results, what is found later included."""
+        found = cls()
+        found._others = several
+        return found
 
     def note(self, path: Path, why: str, line: int = 0) -> None:
         self._seen[BadLine(str(path), line, why)] = None
 
     def __iter__(self) -> Iterator[BadLine]:
-        return iter(self._seen)
+        yield from self._seen
+        for other in self._others:
+            yield from other
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return len(self._seen) + sum(len(other) for other in self._others)
 
 
 def one(path: Path, of: type[T], faults: Faults) -> T | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from twolane.records import (
     Sample,
 )
 
-__all__ = ["Faults", "Results", "Run", "load"]
+__all__ = ["Faults", "Results", "Run", "load", "together"]
 
 
 class _Schema(msgspec.Struct, frozen=True):
@@ -49,6 +49,7 @@ class Run:
     folder: Path
     meta: RunMeta
     faults: Faults = field(repr=False, compare=False)
+    label: str | None = None  # the arm's name where results of several folders stand together
 
     @property
     def id(self) -> str:
@@ -56,7 +57,7 @@ class Run:
 
     @property
     def arm(self) -> str:
-        return self.meta.arm
+        return self.label or self.meta.arm
 
     @property
     def block(self) -> int:
@@ -145,7 +146,7 @@ class Results:
     @cached_property
     def lost(self) -> tuple[str, ...]:
         """Arms that the campaign planned and of which no run can be read."""
-        planned = [arm for run in self.runs for arm in _planned(run)]
+        planned = [arm for run in self.runs if run.label is None for arm in _planned(run)]
         return tuple(arm for arm in dict.fromkeys(planned) if arm not in self.arms)
 
     @cached_property
@@ -181,6 +182,13 @@ def load(folder: Path) -> Results:
     found = [_open(one, faults) for one in sorted(runs_folder.iterdir()) if one.is_dir()]
     runs = sorted((run for run in found if run), key=lambda run: (run.meta.order, run.id))
     return Results(folder, tuple(_each_once(runs, faults)), faults)
+
+
+def together(first: Results, second: Results) -> Results:
+    """Both as one: arms of `second` are called `<arm>@<its folder>`, its runs come after."""
+    name = second.folder.resolve().name
+    labelled = [replace(run, label=f"{run.arm}@{name}") for run in second.runs]
+    return Results(first.folder, (*first.runs, *labelled), Faults.of(first.faults, second.faults))
 
 
 def _open(folder: Path, faults: Faults) -> Run | None:

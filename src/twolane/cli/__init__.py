@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twolane.cli import explain, faults, measure, read, serve, watch  # noqa: F401 - each adds its commands
+from twolane.cli import (  # noqa: F401 - each adds its commands
+    compare,
+    explain,
+    faults,
+    measure,
+    read,
+    serve,
+    watch,
+)
 from twolane.cli.frame import cli
 
 __all__ = ["cli", "main"]

@@ -1,0 +1,176 @@
+"""The command that holds arms against each other."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from twolane import comparison
+from twolane.analysis.compare import Comparison
+from twolane.cli.frame import JSON, cli
+from twolane.comparison import Compared, Row
+from twolane.report.facts import Figure
+from twolane.report.metrics import change, number, span, unit_for
+
+
+@cli.command()
+@click.argument("results", metavar="RESULTS", type=click.Path(path_type=Path))
+@click.argument("second", metavar="[RESULTS2]", required=False, type=click.Path(path_type=Path))
+@click.option("--against", metavar="ARM", help="The reference; default: the arm that ran first.")
+@click.option("--aa", metavar="RESULTS3", type=click.Path(path_type=Path),
+              help="A campaign of equal arms: its spread is the noise floor.")  # fmt: skip
+@click.option("--factor", "declared", multiple=True, metavar="WHAT",
+              help="A listed difference that is meant; may be given again.")  # fmt: skip
+@click.option("--recompute", is_flag=True,
+              help="Take every value from the requests, sealed or not.")  # fmt: skip
+@JSON
+def compare(
+    results: Path,
+    second: Path | None,
+    *,
+    against: str | None,
+    aa: Path | None,
+    declared: tuple[str, ...],
+    recompute: bool,
+    as_json: bool,
+) -> None:
+    """Arms against each other, in every measure and service level, with what spoils a comparison.
+
+    RESULTS2 is another results folder, whose arms are held against their namesakes, or a file of
+    another client, shown beside without a verdict: `vllm bench serve --save-result
+    --save-detailed`, AIPerf's profile_export.jsonl or profile_export_aiperf.json.
+    Exit code 1 if no two arms have a point in common that may be compared.
+
+    \b
+    Example:
+      twolane compare results/demo
+      twolane compare results/before results/after --factor versions --json
+    """
+    compared = comparison.compare_folders(
+        results, second, against=against, floor_from=aa, declared=declared, recompute=recompute
+    )
+    if as_json:
+        click.echo(msgspec.json.encode(comparison.as_json(compared)))
+    else:
+        click.echo("\n".join(_lines(compared)))
+    if not compared.answered:
+        sys.exit(1)
+
+
+def _lines(compared: Compared) -> list[str]:
+    facts = compared.facts
+    results = facts.results
+    lines = [
+        f"{results.campaign}: {len(results.runs)} runs, {len(results.blocks)} blocks, margin "
+        f"{facts.margin * 100:g} %, noise floor {_floors(compared)}"
+    ]
+    cell = ""
+    for row in sorted((*compared.rows, *compared.levels), key=lambda row: _place(compared, row)):
+        if all(one.value is None for one in row.figures):
+            continue
+        if row.cell.id != cell:
+            cell = row.cell.id
+            lines += ["", click.style(cell, bold=True)]
+        lines += _row(row, several=len({one.b for one in row.against}) > 1)
+    lines += [*_confounds(compared), *_excluded(compared), *_others(compared), ""]
+    lines += [click.style(caveat, fg="yellow") for caveat in facts.caveats]
+    if not compared.answered:
+        lines.append(click.style("No two arms can be compared here.", fg="red"))
+    return lines
+
+
+def _place(compared: Compared, row: Row) -> int:
+    """Rows of one cell together, in the order of the cells."""
+    return [cell.id for cell in compared.facts.cells].index(row.cell.id)
+
+
+def _floors(compared: Compared) -> str:
+    known = [row.floor for row in compared.rows if row.floor is not None and row.against]
+    if not known:
+        return "not known: no two arms are told to run alike (--aa names a campaign that has them)"
+    least, most = (number((floor - 1) * 100) for floor in (min(known), max(known)))
+    return f"{least} to {most} %, by measure"
+
+
+def _row(row: Row, *, several: bool) -> list[str]:
+    """A measure's name, then a line an arm: figure, ratio with interval, verdict, codes."""
+    values = [one.value for one in row.figures] + [value for _, value in row.foreign]
+    unit, factor = unit_for(row.metric.unit, values)
+    named = ", ".join(filter(None, [row.metric.label, unit]))
+    better = "" if row.metric.lower_is_better else " (more is better)"
+    against = f", against {row.against[0].b}" if row.against and not several else ""
+    names = [one.arm for one in row.figures] + [one.source for one, _ in row.foreign]
+    width = max(map(len, names))
+    found = {one.a: one for one in row.against}
+    lines = [f"  {named}{better}{against}"]
+    for one in row.figures:
+        told = _told(found.get(one.arm), row, several=several)
+        lines.append(
+            f"    {one.arm:{width}} {_value(one, factor):>9}  {told}{_codes(one)}".rstrip()
+        )
+    for client, value in row.foreign:
+        text = number(value * factor)
+        lines.append(f"    {client.source:{width}} {text:>9}  {client.tool}, no verdict")
+    return lines
+
+
+def _value(figure: Figure, factor: float) -> str:
+    text = number(None if figure.value is None else figure.value * factor)
+    return f"({text})" if figure.excluded else text
+
+
+def _codes(figure: Figure) -> str:
+    codes = " ".join(dict.fromkeys(code.code for code in figure.codes))
+    if not codes:
+        return ""
+    return click.style(f"  {'excluded' if figure.excluded else 'some runs'}: {codes}", fg="yellow")
+
+
+def _told(one: Comparison | None, row: Row, *, several: bool) -> str:
+    if one is None:
+        return ""
+    words = one.verdict.replace("A better", "better").replace("B better", "worse")
+    beside = f" [against {one.b}]" if several else ""
+    if one.ratio is None:
+        return f"{words}{beside}"
+    ratio = change(one.ratio, shorter=row.metric.lower_is_better)
+    between = ""
+    if one.low is not None and one.high is not None:
+        between = f" ({' to '.join(span(one.ratio, one.low, one.high))})"
+    return f"{ratio}{between}, {words}{beside}"
+
+
+def _confounds(compared: Compared) -> list[str]:
+    found = compared.facts.confounds
+    if not found:
+        return ["", "Nothing else differs between the arms."]
+    lines = ["", "What differs between the arms:"]
+    for one in found:
+        mark = "declared" if one.what in compared.declared else one.severity
+        values = "; ".join(f"{arm} {value}" for arm, value in one.values.items())
+        lines.append(f"  {one.what} ({mark}): {values}")
+    return lines
+
+
+def _excluded(compared: Compared) -> list[str]:
+    coded = compared.facts.coded()
+    if not coded:
+        return ["", "No point is excluded."]
+    lines = ["", f"Excluded: {len(coded)} of {len(compared.facts.measured)} measured cells:"]
+    for one in coded:
+        place = f"{one.run.arm}, block {one.run.block + 1}, {one.cell.id}"
+        lines += [f"  {code.code} {place}: {code.why}" for code in one.codes]
+    return lines
+
+
+def _others(compared: Compared) -> list[str]:
+    lines: list[str] = []
+    for one in compared.foreign:
+        whose = "by our definitions over its requests" if one.recomputed else "its own summary"
+        lines += ["", f"{one.source} ({one.tool}): {one.requests:,} requests, {one.failed:,} "
+                  f"failed; values are {whose}. What differs:"]  # fmt: skip
+        lines += [f"  {difference}" for difference in one.differences]
+    return lines
