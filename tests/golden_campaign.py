@@ -1,4 +1,6 @@
-"""A campaign on golden engines, to be cut at any moment: `python -m tests.golden_campaign OUT`.
+"""A campaign on golden engines, to be cut at any moment.
+
+`python -m tests.golden_campaign OUT`, or with `--command` as `twolane run` itself does it.
 
 Everything is twolane's own: plan, locks, guards, load workers, files, resume. In the place of vLLM
 stands the golden engine, in the place of the router nothing, and preflight is not asked.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import Any
 
 from twolane import campaign as campaigns
 from twolane import devices, inspection
+from twolane.cli import cli, measure
 from twolane.config import Campaign, Layout, load_campaign, parse_cell
 from twolane.engines import fleet, installed, ports
 from twolane.engines.front import Front
@@ -23,7 +27,17 @@ from twolane.engines.process import Process
 
 ROOT = Path(__file__).parents[1]
 CELLS = ("c2 in64 out8 n6", "ramp 1200 turns=4 out=16")
-ENGINE = ("--gap-ms", "2", "--ttft-ms", "2", "--cache-block", "16", "--knows")
+ENGINE = (
+    "--gap-ms",
+    "2",
+    "--prefill-us-per-token",
+    "100",
+    "--ttft-ms",
+    "2",
+    "--cache-block",
+    "16",
+    "--knows",
+)
 
 
 def campaign(cells: Sequence[str] = CELLS) -> Campaign:
@@ -65,10 +79,17 @@ def patch() -> None:
 
 
 def main(out: Path) -> None:
-    patch()
     outcome = asyncio.run(campaigns.run(campaign(), out, lambda _: None, continued=True))
     sys.exit(1 if outcome.failed else 0)
 
 
+def command(out: Path) -> None:
+    vars(measure)["load_campaign"] = lambda _: campaign()
+    cli(["run", "golden.yaml", "--resume", "--out", str(out)])
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    patch()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    run = command if sys.argv[2:] == ["--command"] else main
+    run(Path(sys.argv[1]))

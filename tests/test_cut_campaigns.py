@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -19,7 +20,8 @@ from tests import golden_campaign
 
 from twolane import plan
 from twolane.analysis.results import Run, load
-from twolane.resume import CUT, finished_key
+from twolane.records import Request, RunMeta, read_json, read_jsonl
+from twolane.resume import CUT, finished_key, left_over
 
 CUTS = int(os.environ.get("TWOLANE_CUTS", "3"))
 EVENTS_A_RUN = 15
@@ -109,3 +111,31 @@ def test_cut_and_resumed_equals_undisturbed(tmp_path: Path) -> None:
     assert account(out) == account(whole)
     for cut in (out / "golden" / CUT).glob("*"):
         assert finished_key(cut) is None
+
+
+def test_ctrl_c_finishes_the_request_keeps_all_and_says_how_to_go_on(tmp_path: Path) -> None:
+    """To the whole group, as a terminal sends it, in the middle of a ramp."""
+    running = subprocess.Popen(
+        [sys.executable, "-m", "tests.golden_campaign", str(tmp_path), "--command"],
+        cwd=golden_campaign.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
+    )  # fmt: skip
+    events = tmp_path / "golden/events.jsonl"
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until and running.poll() is None:
+        if events.exists() and b'"step":"phase","text":"user 0"' in events.read_bytes():
+            break
+        time.sleep(0.005)
+    os.killpg(running.pid, signal.SIGINT)
+    said = running.communicate(timeout=PATIENCE_S)[1].decode()
+    assert running.returncode == 130, said
+    assert "Traceback" not in said
+    assert "finishing the current request" in said
+    assert f"go on with: twolane run golden.yaml --resume --out {tmp_path}" in said
+    (run,) = (tmp_path / "golden/runs").iterdir()
+    turns = [r for r in read_jsonl(run / "requests.jsonl", Request, []) if r.role == "turn"]
+    assert turns
+    assert all(turn.error is None for turn in turns)
+    assert read_json(run / "run.json", RunMeta).status == "interrupted"
+    step = plan.runs(golden_campaign.campaign())
+    assert len(left_over(step, tmp_path / "golden").carried[step[0].key].turns) == len(turns)
