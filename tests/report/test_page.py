@@ -70,8 +70,8 @@ def test_it_has_every_section_in_order(folder: Path) -> None:
 def test_every_chart_is_named_and_has_its_table(folder: Path) -> None:
     page = html(load(folder))
     images = re.findall(r'<(?:svg|div|span)[^>]*role="img"[^>]*>', page)
-    # The opening's bars, strips of three arms and their null runs, pauses, ledgers.
-    assert len(images) == 3 + 12 + 3 + 6
+    # Bars of the opening, strips of arms and null runs, long prompts, pauses, ledgers.
+    assert len(images) == 3 + 12 + 3 + 3 + 6
     assert all("aria-label=" in image for image in images)
     assert page.count("<table") == 5 + 1 + 2 + 2 + 1 + 1 + 1 + 1
 

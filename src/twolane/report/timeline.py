@@ -11,7 +11,7 @@ letters of the same size.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from twolane.analysis import stats
@@ -82,6 +82,7 @@ class Panel:
     end_s: float
     strips: tuple[Strip, ...]
     codes: tuple[str, ...] = ()  # why it enters no verdict: drawn hollow
+    origin_ns: int = 0  # when the long prompt was sent
 
     @property
     def worst_ms(self) -> float:
@@ -108,6 +109,7 @@ def _panel(run: Run, shot: int, victims: Sequence[stats.Victim], codes: tuple[st
         end_s=(phases.end_ns - phases.hit_ns) / NS,
         strips=tuple(_strip(victim) for victim in victims),
         codes=codes,
+        origin_ns=phases.hit_ns,
     )
 
 
@@ -172,20 +174,34 @@ class Axis:
 _ROUND = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 1e9)
 
 
-def figure(panels: Sequence[Panel], axis: Axis, words: dict[str, str]) -> Markup:
-    """Panels under each other on one axis."""
+def figure(
+    panels: Sequence[Panel],
+    axis: Axis,
+    words: dict[str, str],
+    under: Callable[[Panel], Markup | None] = lambda panel: None,
+) -> Markup:
+    """Panels under each other on one axis; `under` draws what stands below a panel's strips."""
     top = max((s.quiet_rate for panel in panels for s in panel.strips), default=1.0) or 1.0
     worst = [panel.worst_ms for panel in panels]
     return el(
         "div",
-        [_drawn(panel, axis, words, top / QUIET_SHARE, worst) for panel in panels],
+        [
+            _drawn(panel, axis, words, full=top / QUIET_SHARE, beside=worst, lanes=under(panel))
+            for panel in panels
+        ],
         _axis(axis),
         class_="timeline",
     )
 
 
 def _drawn(
-    panel: Panel, axis: Axis, words: dict[str, str], full: float, beside: list[float]
+    panel: Panel,
+    axis: Axis,
+    words: dict[str, str],
+    *,
+    full: float,
+    beside: list[float],
+    lanes: Markup | None,
 ) -> Markup:
     title = "null run" if panel.null else panel.arm
     name = f"{panel.arm}, no prompt sent: client and machine" if panel.null else words[panel.arm]
@@ -211,6 +227,7 @@ def _drawn(
             el("span", "quiet", class_="phase"),
             _recovery(left, right),
             [_strip_drawn(strip, axis, full, beside) for strip in panel.strips],
+            lanes,
             class_="strips",
         ),
         class_=f"panel{' null' * panel.null}{' excluded' * bool(panel.codes)}",

@@ -1,0 +1,112 @@
+"""What the readers saw: strips over time, the engines' work under them, and every pause.
+
+Rules of this file: it chooses the shots that are shown and words the legend; drawing is
+`timeline`'s, `lanes`' and `waits`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from twolane.records import InterferenceCell
+from twolane.report import lanes, timeline, waits
+from twolane.report.facts import Facts
+from twolane.report.markup import Markup, details, el, join
+
+
+def section(facts: Facts, words: dict[str, str]) -> Markup:
+    cell = facts.interference
+    assert cell is not None
+    every = [
+        panel
+        for run in facts.results.runs
+        for panel in timeline.panels(run, cell, facts.codes(run, cell))
+    ]
+    if not every:
+        return el("p", "No shot of this cell can be drawn: a reader never streamed.")
+    first = _first_shots(every, facts.arms)
+    null = next((p for p in every if p.null), None)
+    shown = [*first, *([null] if null else [])]
+    axis = timeline.Axis.over(shown)
+    rest = [p for p in every if p not in shown]
+    pauses = waits.rows(every)
+    return join(
+        _caption(cell, shown),
+        timeline.figure(shown, axis, words, lambda panel: _lanes(facts, cell, axis, panel)),
+        timeline.as_table(every, "The same in numbers, every shot of every run"),
+        _others(rest, words),
+        el("h3", "Every pause while the long prompt was prefilled"),
+        el("p", _waits(pauses), class_="lede"),
+        waits.figure(pauses),
+        waits.as_table(pauses, "The same in numbers"),
+    )
+
+
+def _lanes(
+    facts: Facts, cell: InterferenceCell, axis: timeline.Axis, panel: timeline.Panel
+) -> Markup | None:
+    run = next(run for run in facts.results.runs if run.id == panel.run)
+    return lanes.drawn(lanes.lanes(run, cell, panel), axis, panel)
+
+
+def _first_shots(panels: list[timeline.Panel], arms: tuple[str, ...]) -> list[timeline.Panel]:
+    """The first real shot of each arm: chosen by place, not by what it shows."""
+    real = [panel for panel in panels if not panel.null]
+    found = (next((p for p in real if p.arm == arm), None) for arm in arms)
+    return [panel for panel in found if panel]
+
+
+def _caption(cell: InterferenceCell, panels: Sequence[timeline.Panel]) -> Markup:
+    text = (
+        f"Each strip is one reader\u2019s stream; its height is the speed at which tokens arrive, "
+        f"so its area is tokens. In the shaded time a {cell.prompt:,}-token prompt is being "
+        f"prefilled. {_legend(panels)}Shown are the first shot of each arm and one null run."
+    )
+    under = (
+        "Under the strips, on the same seconds: the long prompt\u2019s way by the proxy\u2019s "
+        "stamps, and each engine, the darker the more of its iterations gave tokens. Where its "
+        "log tells them, iterations stand one by one: low ones decode, yellow ones also prefill. "
+        "A green floor is a KV transfer that ended there."
+    )
+    return join(el("p", text, class_="lede"), el("p", under, class_="lede"))
+
+
+def _legend(panels: Sequence[timeline.Panel]) -> str:
+    """What the marks mean, of those that are drawn."""
+    strips = [strip for panel in panels for strip in panel.strips]
+    if not any(strip.holes for strip in strips):
+        return "No reader stalled: no pause was longer than 50 ms and than three usual gaps. "
+    stall = (
+        "A hole with a red floor is a stall: a pause longer than 50 ms and than three times the "
+        "reader\u2019s usual gap"
+    )
+    lone = any(timeline.lone_tokens(strip.holes) for strip in strips)
+    return f"{stall}; thin lines in it are single tokens. " if lone else f"{stall}. "
+
+
+def _waits(rows: Sequence[waits.Row]) -> str:
+    stalls = "Red ticks are stalls. " if _any_stall(rows) else ""
+    alone = (
+        "The thick tick is the worst pause of the arm\u2019s own null run, which client and "
+        "machine add by themselves."
+    )
+    return (
+        f"One tick a pause between two tokens of a reader, all shots and blocks. {stalls}"
+        f"Dashed is where a stall begins. "
+        f"{alone if any(row.client_ms for row in rows) else ''}"
+    ).rstrip()
+
+
+def _any_stall(rows: Sequence[waits.Row]) -> bool:
+    return any(row.stalled_ms for row in rows if not row.excluded)
+
+
+def _others(panels: list[timeline.Panel], words: dict[str, str]) -> Markup | None:
+    if not panels:
+        return None
+    axis = timeline.Axis.over(panels)
+    nulls = sum(panel.null for panel in panels)
+    kinds = ((len(panels) - nulls, "shot"), (nulls, "null run"))
+    named = [f"{count} {kind}{'s' * (count != 1)}" for count, kind in kinds if count]
+    summary = f"The other {' and '.join(named)}"
+    return details(summary, timeline.figure(panels, axis, words))
