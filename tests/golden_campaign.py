@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -27,11 +28,12 @@ from twolane.engines.process import Process
 
 ROOT = Path(__file__).parents[1]
 CELLS = ("c2 in64 out8 n6", "ramp 1200 turns=4 out=16")
+PREFILL_US = "GOLDEN_PREFILL_US"
 ENGINE = (
     "--gap-ms",
     "2",
     "--prefill-us-per-token",
-    "100",
+    os.environ.get(PREFILL_US, "100"),
     "--ttft-ms",
     "2",
     "--cache-block",

@@ -118,7 +118,7 @@ def test_ctrl_c_finishes_the_request_keeps_all_and_says_how_to_go_on(tmp_path: P
     running = subprocess.Popen(
         [sys.executable, "-m", "tests.golden_campaign", str(tmp_path), "--command"],
         cwd=golden_campaign.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        start_new_session=True,
+        start_new_session=True, env=os.environ | {golden_campaign.PREFILL_US: "3000"},
     )  # fmt: skip
     events = tmp_path / "golden/events.jsonl"
     until = time.monotonic() + PATIENCE_S

@@ -18,7 +18,16 @@ from twolane.journal import Journal
 from twolane.pace import Pace
 from twolane.plan import PlannedRun
 from twolane.recorder import Recorder, Status, new_folder
-from twolane.records import AnyCell, Appender, CellSummary, Event, Request, RunMeta, write_json
+from twolane.records import (
+    AnyCell,
+    Appender,
+    CellSummary,
+    Code,
+    Event,
+    Request,
+    RunMeta,
+    write_json,
+)
 from twolane.resume import CUT, finished_key, latest_folder, left_over
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -38,7 +47,8 @@ def leave(
     meta = RunMeta(
         id=name, campaign="demo", arm="copies", model="needle", layout="copies", context=8192,
         block=0, order=0, seed=1, started_at="2026-01-02T03:04:05Z", boot="boot",
-        config={"key": key}, config_hash="5eed", versions={}, host={}, cells=list(cells), status=status,
+        config={"key": key}, config_hash="5eed", versions={}, host={},
+        cells=list(cells), status=status,
     )  # fmt: skip
     write_json(run / "run.json", meta)
     return run
@@ -75,6 +85,22 @@ def test_cut_runs_of_other_blocks_stay_for_their_own_turn(tmp_path: Path) -> Non
     )
     left_over(planned, folder).only([1]).set_aside()
     assert (first.exists(), last.exists()) == (True, False)
+
+
+def test_a_run_with_a_code_is_done_again_where_that_is_asked(
+    tmp_path: Path, planned: tuple[PlannedRun, ...]
+) -> None:
+    folder = new_folder(tmp_path, "demo")
+    run = leave(folder, "a", planned[0].key)
+    with Appender(run / "cells.jsonl") as cells:
+        busy = [Code(code="BUSY", why="others")]
+        cells.append(
+            CellSummary(cell=parse_cell("needle 500"), started_ns=1, ended_ns=2, codes=busy)
+        )
+    assert left_over(planned, folder).runs == planned[1:]
+    assert left_over(planned, folder, ["CACHE"]).runs == planned[1:]
+    left = left_over(planned, folder, ["BUSY"])
+    assert (left.runs, left.cut, left.carried) == (planned, (run,), {})
 
 
 def test_a_run_without_a_readable_account_counts_as_cut(tmp_path: Path) -> None:
@@ -226,6 +252,6 @@ async def test_two_processes_never_write_one_folder(
     demo = load_campaign(CONFIGS / "demo.yaml")
     folder = new_folder(tmp_path, "demo")
     monkeypatch.setattr(campaign, "one", Played())
-    with Journal(folder, Pace(demo.cells), lambda _: None):
-        with pytest.raises(QuestionError, match="another twolane writes this folder"):
-            await campaign.run(demo, tmp_path, lambda _: None, continued=True)
+    refused = pytest.raises(QuestionError, match="another twolane writes this folder")
+    with Journal(folder, Pace(demo.cells), lambda _: None), refused:
+        await campaign.run(demo, tmp_path, lambda _: None, continued=True)

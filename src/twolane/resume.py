@@ -107,16 +107,17 @@ def latest_folder(results: Path, name: str) -> Path | None:
     return found
 
 
-def left_over(planned: Sequence[PlannedRun], folder: Path) -> Left:
+def left_over(planned: Sequence[PlannedRun], folder: Path, redo: Collection[str] = ()) -> Left:
     """What of `planned` the results in `folder` do not hold as done. Changes nothing.
 
+    A run with a cell that has one of the codes `redo` is to be done again, like one that was cut.
     Raises QuestionError if `folder` holds finished runs of another question.
     """
     done: dict[str, Path] = {}
     cut: list[Path] = []
     for run in sorted(path for path in (folder / "runs").iterdir() if path.is_dir()):
         key = finished_key(run)
-        if key is None:
+        if key is None or _codes(run) & set(redo):
             cut.append(run)
         else:
             done[key] = run
@@ -151,6 +152,11 @@ def _key(run: Path) -> str | None:
     meta = _meta(run)
     key = meta.config.get("key") if meta is not None else None
     return key if isinstance(key, str) else None
+
+
+def _codes(run: Path) -> set[str]:
+    summaries = read_jsonl(run / "cells.jsonl", CellSummary, [])
+    return {code.code for summary in summaries for code in summary.codes}
 
 
 def _carried(run: Path) -> Carried | None:

@@ -76,7 +76,12 @@ class Schedule:
 
 
 def prepare(
-    campaign: Campaign, results: Path, *, continued: bool = False, blocks: Collection[int] = ()
+    campaign: Campaign,
+    results: Path,
+    *,
+    continued: bool = False,
+    blocks: Collection[int] = (),
+    redo: Collection[str] = (),
 ) -> Schedule:
     """The schedule of `campaign`; of `blocks` (from 0) alone if any are named.
 
@@ -100,7 +105,7 @@ def prepare(
         obstacle = lacking
     newest = resume.latest_folder(results, campaign.name)
     folder = newest if continued else None
-    left = resume.left_over(planned, folder) if folder else Left(planned)
+    left = resume.left_over(planned, folder, redo) if folder else Left(planned)
     if blocks:
         left = left.only(blocks)
     before = list(_events(newest)) if newest else []

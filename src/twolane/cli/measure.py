@@ -58,6 +58,8 @@ def demo(blocks: int, *, resume: bool, dry_run: bool, out: Path, as_json: bool) 
 @RESUME
 @click.option("--block", "blocks", multiple=True, type=click.IntRange(1),
               help="Only this block, counted from 1; may be given again.")  # fmt: skip
+@click.option("--redo", multiple=True, metavar="CODE",
+              help="With --resume: do again the runs that have this code, e.g. BUSY.")  # fmt: skip
 @DRY_RUN
 @ALLOW
 @OUT
@@ -67,6 +69,7 @@ def run(
     *,
     resume: bool,
     blocks: tuple[int, ...],
+    redo: tuple[str, ...],
     dry_run: bool,
     allow: tuple[str, ...],
     out: Path,
@@ -88,7 +91,7 @@ def run(
     for option, values in (("--block", blocks), ("--allow", allow)):
         for value in values:
             again += [option, str(value)]
-    wanted = _Wanted(out, as_json, again, resume=resume, dry_run=dry_run)
+    wanted = _Wanted(out, as_json, again, resume=resume, dry_run=dry_run, redo=redo)
     _run(planned, dataclasses.replace(wanted, blocks=tuple(b - 1 for b in blocks)))
 
 
@@ -102,6 +105,7 @@ class _Wanted:
     resume: bool = False
     dry_run: bool = False
     blocks: tuple[int, ...] = ()
+    redo: tuple[str, ...] = ()
 
     @property
     def resuming(self) -> str:
@@ -111,7 +115,9 @@ class _Wanted:
 
 def _run(planned: Campaign, wanted: _Wanted) -> None:
     if wanted.dry_run:
-        todo = schedule.prepare(planned, wanted.out, continued=wanted.resume, blocks=wanted.blocks)
+        todo = schedule.prepare(
+            planned, wanted.out, continued=wanted.resume, blocks=wanted.blocks, redo=wanted.redo
+        )
         show = schedule.as_json if wanted.as_json else schedule.as_text
         click.echo(show(todo))
         if todo.obstacle is not None:
@@ -151,6 +157,7 @@ def _driven(planned: Campaign, wanted: _Wanted) -> campaign.Outcome:
                     view,
                     continued=wanted.resume,
                     blocks=wanted.blocks,
+                    redo=wanted.redo,
                     halt=halt,
                 ),
                 halt,
