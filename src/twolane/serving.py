@@ -26,7 +26,9 @@ def arm_of(campaign: Campaign, arm: str) -> Arm:
     names = {a.name: a for a in campaign.arms}
     if arm not in names:
         raise QuestionError(
-            f"no arm {arm!r}", place=str(campaign.path), remedy=f"one of {', '.join(names)}"
+            f"no arm {arm!r}" if arm else "no arm is named",
+            place=str(campaign.path),
+            remedy=f"one of {', '.join(names)}",
         )
     return names[arm]
 
