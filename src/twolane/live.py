@@ -78,7 +78,7 @@ class Progress:
         self.runs: dict[str, RunView] = {}
         self.notes: list[str] = []
         self.began_ns: int | None = None
-        self.done_before = 0  # runs that were done when this part of the campaign began
+        self.done_before = 0  # runs that this part of the campaign has not to do
         self.expect_s: float | None = None  # from then on
         self.over = ""  # how it ended
         self.last_ns = 0
@@ -194,7 +194,7 @@ def plain_line(progress: Progress, event: Event) -> str:
     since = (event.t_ns - (progress.began_ns or event.t_ns)) / NS
     run = progress.runs.get(event.run)
     where = f"{_place(progress, run)} {run.arm}: " if run else ""
-    counts = event.step != "place" and event.done is not None and event.total
+    counts = event.step not in ("place", "begin") and event.done is not None and event.total
     count = f" ({event.done} of {event.total})" if counts else ""
     expected = f", about {clock_text(event.expect_s)}" if event.expect_s else ""
     step = event.step if event.text == event.step else f"{event.step}: {event.text}"
