@@ -88,10 +88,18 @@ def of_bytes(*parts: bytes | memoryview) -> str:
 
 def of_file(path: Path) -> str:
     """Digest of a file's bytes. Raises OSError."""
+    return of_stretch(path, 0, path.stat().st_size)
+
+
+def of_stretch(path: Path, start: int, size: int) -> str:
+    """Digest of `size` bytes from byte `start` of a file. Raises OSError."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
+    buffer = memoryview(bytearray(min(_CHUNK, max(size, 1))))
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        while size > 0 and (read := file.readinto(buffer[: min(_CHUNK, size)])):
+            digest.update(buffer[:read])
+            size -= read
     return digest.hexdigest()[:_DIGITS]
 
 

@@ -144,3 +144,11 @@ def test_a_text_that_quotes_a_gap_is_kept() -> None:
     assert msgspec.json.decode(line, type=Request) == msgspec.structs.replace(request, gaps_ns=[])
     bare = msgspec.json.encode(msgspec.structs.replace(request, gaps_ns=[]))
     assert without_gaps(bare) == bare
+
+
+def test_every_nth_request_is_a_sample_of_the_chosen_ones(folder: Path) -> None:
+    run = load(folder).runs[0]
+    every = [r.id for r in run.requests("grid", cell="c4 in512 out64 n40")]
+    assert [r.id for r in run.requests("grid", cell="c4 in512 out64 n40", every=7)] == every[::7]
+    assert run.count("c4 in512 out64 n40") == 40
+    assert run.count("no such cell") is None

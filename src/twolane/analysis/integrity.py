@@ -152,7 +152,11 @@ def _mapped(descriptor: int) -> mmap.mmap:
 def _compared(
     lines: _Outside, sealed: Mapping[str, Seal]
 ) -> tuple[dict[str, Stretch], dict[str, str]]:
-    whole = {cell: (of.start, of.size) for cell, of in sealed.items() if _in_place(lines.data, of)}
+    whole = {
+        cell: (of.start, of.size)
+        for cell, of in sealed.items()
+        if _in_place(lines.path, lines.data, of)
+    }
     others = lines.by_cell(whole.values())
     wrong: dict[str, str] = {}
     for cell, of in sealed.items():
@@ -165,13 +169,12 @@ def _compared(
     return {cell: at for cell, at in whole.items() if cell not in wrong}, wrong
 
 
-def _in_place(data: mmap.mmap, of: Seal) -> bool:
+def _in_place(path: Path, data: mmap.mmap, of: Seal) -> bool:
     """Whether the stretch that the seal names holds what it names."""
-    end = of.start + of.size
-    if of.start < 0 or of.size < 0 or end > len(data):
+    if of.start < 0 or of.size < 0 or of.start + of.size > len(data):
         return False
-    with memoryview(data) as view, view[of.start : end] as stretch:
-        return seal.of_bytes(stretch) == of.lines
+    # Read, not looked at in place: mapped pages would count as this process's memory.
+    return seal.of_stretch(path, of.start, of.size) == of.lines
 
 
 _NONE: Final = seal.Lines()

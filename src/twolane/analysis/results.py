@@ -11,6 +11,7 @@ and most questions need only the victims.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -73,13 +74,15 @@ class Run:
         return check(self.folder, self.meta, self.faults)
 
     def requests(
-        self, *roles: Role, cell: str | None = None, gaps: bool = True
+        self, *roles: Role, cell: str | None = None, gaps: bool = True, every: int = 1
     ) -> Iterator[Request]:
         """Requests of these roles (all, if none is named), in the order they were written.
 
         Read from disk at each call and never held. Without `gaps` they come with empty `gaps_ns`,
-        several times as fast, for whoever asks for no event but the first and the last.
+        several times as fast, for whoever asks for no event but the first and the last. With
+        `every` only each n-th is given, the first one first.
         """
+        counted = 0
         path = self.folder / "requests.jsonl"
         decoder = msgspec.json.Decoder(Request)
         for number, whole in self._lines(path, cell):
@@ -87,7 +90,10 @@ class Run:
             chosen = reading.decode(reading.SELECTOR, path, number, line, self.faults)
             if chosen is None or (roles and chosen.role not in roles):
                 continue
-            if cell is None or chosen.cell == cell:
+            if cell is not None and chosen.cell != cell:
+                continue
+            counted += 1
+            if (counted - 1) % every == 0:
                 request = reading.decode(decoder, path, number, line, self.faults)
                 if request is not None:
                     yield request
@@ -97,6 +103,11 @@ class Run:
         if cell is None or (at := self.checked.stretches.get(cell)) is None:
             return reading.lines(path, self.faults)
         return ((0, line) for line in reading.stretch(path, *at, self.faults))
+
+    def count(self, cell: str) -> int | None:
+        """How many requests a cell has, by its seal; None where it has none."""
+        sealed = next((one.seal for one in self.cells if one.cell.id == cell), None)
+        return sealed.count if sealed is not None else None
 
     def samples(self) -> Iterator[Sample]:
         """Metric samples in the order they were taken; read from disk at each call."""
@@ -156,7 +167,7 @@ class Results:
 
     def check(self) -> None:
         """Hold every run against its seals, several at once: the digest lets others work."""
-        with ThreadPoolExecutor() as pool:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
             for _ in pool.map(lambda run: run.checked, self.runs):
                 pass
 
