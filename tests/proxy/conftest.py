@@ -6,6 +6,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 import uvloop
+from hypothesis import settings
+
+settings.register_profile("any machine", deadline=None)  # a busy one is slow, not wrong
+settings.load_profile("any machine")
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

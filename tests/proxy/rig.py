@@ -13,6 +13,7 @@ from twolane.proxy.config import ProxyConfig, Upstream
 from twolane.proxy.conformance import caller
 from twolane.proxy.conformance.caller import Got
 from twolane.proxy.fault_engine import MODEL, FaultEngine, KvStore, answer_text
+from twolane.proxy.fault_push import PushEngine, PushStore
 from twolane.proxy.service import Proxy
 from twolane.wire.http1 import connect, request_head
 
@@ -105,15 +106,22 @@ class Rig:
 
 @asynccontextmanager
 async def rig(
-    prefill: int = 1, decode: int = 1, aggregated: int = 0, *, strands: bool = False, **more: Any
+    prefill: int = 1,
+    decode: int = 1,
+    aggregated: int = 0,
+    *,
+    strands: bool = False,
+    push: bool = False,
+    **more: Any,
 ) -> AsyncIterator[Rig]:
     """Engines and a proxy in front. At the end no handoff may be left, and unless `strands`
     says that the engines break in a way that must strand some, no block may be held."""
-    store = KvStore()
+    store = PushStore() if push else KvStore()
+    kind = PushEngine if push else FaultEngine
     engines = [
-        *(FaultEngine("prefill", store) for _ in range(prefill)),
-        *(FaultEngine("decode", store) for _ in range(decode)),
-        *(FaultEngine("aggregated", store) for _ in range(aggregated)),
+        *(kind("prefill", store) for _ in range(prefill)),
+        *(kind("decode", store) for _ in range(decode)),
+        *(kind("aggregated", store) for _ in range(aggregated)),
     ]
     for engine in engines:
         await engine.start()
@@ -142,6 +150,7 @@ async def rig(
     assert proxy.book.balanced, vars(proxy.book)
     assert proxy.book.stranded == 0
     assert strands or not store.held, store.held
+    assert not (isinstance(store, PushStore) and store.waiting and not strands)
     assert all(engine.in_flight == 0 for engine in proxy.fleet.engines)
     assert all(engine.prompt_bytes == 0 for engine in proxy.fleet.engines)
 

@@ -200,6 +200,10 @@ async def test_refusals_are_openai_shaped() -> None:
 async def test_a_slow_client_pauses_what_is_attached() -> None:
     class Engine:
         reading = True
+        parted = False
+
+        def part(self) -> None:
+            self.parted = True
 
         def pause_reading(self) -> None:
             self.reading = False
@@ -228,6 +232,26 @@ async def test_a_slow_client_pauses_what_is_attached() -> None:
     await one.feed(GET)
     assert held[0].ended
     one.lose()
+
+
+async def test_a_client_that_is_gone_is_written_to_by_nobody() -> None:
+    parted: list[bool] = []
+
+    class Engine:
+        def part(self) -> None:
+            parted.append(True)
+
+        def pause_reading(self) -> None: ...
+
+        def resume_reading(self) -> None: ...
+
+    one = Side(lambda request, reply: None)
+    one.gate.clear()
+    await one.feed(GET)
+    assert one.side._reply is not None
+    one.side._reply.attach(Engine())
+    one.lose()
+    assert parted == [True]
 
 
 async def test_draining_serves_what_has_begun_and_closes() -> None:

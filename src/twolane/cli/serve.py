@@ -80,6 +80,8 @@ def up(
               help="Share of requests asked again where an engine broke off.")  # fmt: skip
 @click.option("--tokenise-once", is_flag=True, default=None,
               help="Give P's token ids to D, so that D does not tokenise again.")  # fmt: skip
+@click.option("--connector", type=click.Choice(["auto", "pull", "push", "push-at-once"]),
+              help="How KV travels: auto, as the engines report.")  # fmt: skip
 @click.option("--queue", "queue_limit", type=click.IntRange(0), metavar="N",
               help="Requests that may wait; further ones are refused with 429.")  # fmt: skip
 @click.option("--queue-timeout", "queue_timeout_s", type=click.FloatRange(0), metavar="SECONDS",

@@ -107,15 +107,21 @@ class Body:
     def for_prefill(self, *, ids: bool = False) -> Payload:
         """What P gets: one token, not streamed, keep the blocks; with `ids` also tell the
         prompt's token ids."""
+        changes = self._one_token() | {"kv_transfer_params": _ASK_PREFILL}
+        return self.with_members(changes | ({"return_token_ids": b"true"} if ids else {}))
+
+    def for_last_read(self, params: bytes) -> Payload:
+        """What D gets so that it takes the blocks and stops."""
+        return self.with_members(self._one_token() | {"kv_transfer_params": params})
+
+    def _one_token(self) -> dict[str, bytes | None]:
         changes: dict[str, bytes | None] = self._without_transfer()
-        if ids:
-            changes["return_token_ids"] = b"true"
         changes |= {"stream": b"false", "stream_options": None, "max_tokens": b"1"}
         if "max_completion_tokens" in self.members:
             changes["max_completion_tokens"] = b"1"
         if "min_tokens" in self.members:
             changes["min_tokens"] = _at_most_one(self.value("min_tokens"))
-        return self.with_members(changes | {"kv_transfer_params": _ASK_PREFILL})
+        return changes
 
     def for_decode(self, params: bytes, ids: bytes | None = None) -> Payload:
         """What D gets: the client's body and P's parameters, verbatim.

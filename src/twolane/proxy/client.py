@@ -26,6 +26,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Pausable(Protocol):
+    def part(self) -> None: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
 
@@ -125,6 +126,11 @@ class Reply:
         self._paused = True
         if self._upstream is not None:
             self._upstream.pause_reading()
+
+    def gone(self) -> None:
+        """The client has left: nothing may be written past us any more."""
+        if self._upstream is not None:
+            self._upstream.part()
 
     def resume(self) -> None:
         self._paused = False
@@ -232,7 +238,7 @@ class ClientSide(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if self._reply is not None:
-            self._reply.pause()  # nothing more is read for nobody
+            self._reply.gone()
         if self._task is not None and not (self._reply is not None and self._reply.ended):
             self._task.cancel()
 

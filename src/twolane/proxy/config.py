@@ -14,6 +14,9 @@ from twolane.errors import QuestionError
 from twolane.wire.requests import Limits
 
 EngineRole = Literal["prefill", "decode", "aggregated"]
+# How KV travels. `auto`: as P reports, one leg after the other; `push-at-once`: P writes into D's
+# blocks as soon as it has them, and both legs are sent together.
+Connector = Literal["auto", "pull", "push", "push-at-once"]
 
 # P holds a handoff's blocks 30 s from its finish (vLLM's kv_lease_duration); past that they are
 # given to other requests and a late read answers with another prompt's text. 5 s for the way.
@@ -105,6 +108,7 @@ class ProxyConfig:
     retry_share: float = 0.0
     # Let P tell the prompt's token ids and give them to D, so that D does not tokenise again.
     tokenise_once: bool = False
+    connector: Connector = "auto"
     api_keys: tuple[str, ...] = ()
     handoff_age_s: float = MAX_HANDOFF_AGE_S
     # How long P is heard out when its client has left, before it is told to stop: a short

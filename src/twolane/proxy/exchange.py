@@ -17,7 +17,7 @@ import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from twolane.proxy.admission import Admission, TokenMeter
+from twolane.proxy.admission import Admission, Places, TokenMeter
 from twolane.proxy.body import without_transfer
 from twolane.proxy.client import Reply
 from twolane.proxy.config import EngineRole, ProxyConfig
@@ -109,7 +109,10 @@ class Exchange:
     async def _split(self) -> None:
         """One handoff's way. It is never used for another attempt: D may have read it."""
         handoff = self._handoff = self._book.ask()
-        got = await self._admission.enter(self._asked.body.size)
+        await self._legs(handoff, await self._admission.enter(self._asked.body.size))
+
+    async def _legs(self, handoff: Handoff, got: Places) -> None:
+        """P, and then D."""
         with ExitStack() as places:
             decode = places.enter_context(got.decode)
             try:
@@ -143,7 +146,7 @@ class Exchange:
         handoff: Handoff,
         d_engine: Engine,
     ) -> Answer:
-        sink = Collector(lambda answer: self._hold(handoff, answer))
+        sink = Collector(lambda answer: self._hold(handoff, answer, engine))
         self.account.p_engine = engine.name
         try:
             head = self._head(engine, payload_size(body))
@@ -163,7 +166,7 @@ class Exchange:
         engine.pool.release(connection)
         return answer
 
-    def _hold(self, handoff: Handoff, answer: Answer) -> None:
+    def _hold(self, handoff: Handoff, answer: Answer, engine: Engine) -> None:
         """P's answer is complete: take its handoff before anything else can happen."""
         self.account.p_response_ns = answer.end_ns
         if answer.status != 200:
@@ -177,6 +180,8 @@ class Exchange:
             handoff.hold(params, answer.head_ns)
         except MalformedHandoffError as error:
             log.error("request %s: malformed handoff from P: %s", self._asked.id, error)
+        if handoff.params is not None:
+            engine.learn(handoff.params)
         self.account.remote_tokens = handoff.tokens
         self._meter.learn(self._asked.body.size, handoff.tokens or 0)
 
@@ -203,7 +208,7 @@ class Exchange:
         """
         if handoff.state != "held":
             return
-        if relay.answer.status in TOLD_P:
+        if relay.answer.status in TOLD_P and not handoff.pushed:
             handoff.end("released")
         elif connection.aborted_by_us and not connection.cut_off and not relay.answer.status:
             handoff.end("admitted")

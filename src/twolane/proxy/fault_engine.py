@@ -13,6 +13,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from twolane.proxy.fault_wire import EngineConnection
 from twolane.wire.requests import Request
 
 MODEL = "fake"
+REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")  # of the request being served
 Role = Literal["prefill", "decode", "aggregated"]
 Fault = Literal[
     "none",
@@ -191,6 +193,7 @@ class FaultEngine:
             out.error(400, "the body is not JSON")
             return
         self.seen.append(Seen(request.target, headers, body))
+        REQUEST_ID.set(headers.get("x-request-id", ""))
         params = body.get("kv_transfer_params")
         prompt = _prompt(body)
         self.present.append(prompt)
@@ -218,7 +221,7 @@ class FaultEngine:
             self.store.free(params, "rejected")
             out.error(404, f"The model `{body.get('model')}` does not exist.")
             return
-        if _kills(params):
+        if self._kills(params):
             self.crashed += 1
             out.reset()
             return
@@ -261,7 +264,7 @@ class FaultEngine:
     ) -> None:
         prompt = _prompt(body)
         if self.role == "decode" and params:
-            prompt = self._pull(params)
+            prompt = await self._pull(params)
         count = body.get("max_completion_tokens") or body.get("max_tokens") or 16
         answer = _Answer(body, prompt, answer_text(prompt, count))
         if params and params.get("do_remote_decode"):
@@ -277,11 +280,18 @@ class FaultEngine:
         else:
             out.json(200, answer.whole())
 
-    def _pull(self, params: Any) -> str:
+    async def _pull(self, params: Any) -> str:
         """The prompt of the blocks; where P no longer holds them, whatever is there now."""
         prompt = self.store.free(params, "pulled")
         self.late_reads += prompt is None
         return prompt or "these blocks belong to somebody else"
+
+    @staticmethod
+    def _kills(params: Any) -> bool:
+        """Parameters that raise inside a real decode engine's scheduler."""
+        if not isinstance(params, dict) or not params.get("do_remote_prefill"):
+            return False
+        return not params.get("remote_block_ids") or not params.get("remote_request_id")
 
     def _hand_out(self, prompt: str, behaviour: Behaviour) -> dict[str, Any] | None:
         if behaviour.fault == "no_handoff":
@@ -294,13 +304,6 @@ class FaultEngine:
 def _is_ours(body: dict[str, Any]) -> bool:
     """Whether a proxy sent this for itself: to warm up, or to release."""
     return body.get("model") != MODEL or str(body.get("prompt", "")).startswith("warming up")
-
-
-def _kills(params: Any) -> bool:
-    """Parameters that raise inside a real decode engine's scheduler."""
-    if not isinstance(params, dict) or not params.get("do_remote_prefill"):
-        return False
-    return not params.get("remote_block_ids") or not params.get("remote_request_id")
 
 
 def _invalid(body: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from twolane.proxy.config import EngineRole, ProxyConfig, Upstream
+from twolane.proxy.handoff import Params
 from twolane.proxy.leg import LegError, ask
 from twolane.proxy.splice import SplicedConnection
 from twolane.routing import EngineLoad, choose
@@ -41,6 +42,15 @@ class Engine:
         self.usable = True
         self.suspect = asyncio.Event()  # set: ask for its health now
         self.silences = 0
+        self.handed: Params | None = None  # P's last handoff: who it is, and how KV travels
+
+    def learn(self, params: Params) -> None:
+        """What this prefill engine said of itself."""
+        self.handed = params
+
+    @property
+    def pushes(self) -> bool:
+        return self.handed is not None and self.handed.pushed
 
     @property
     def load(self) -> EngineLoad:
@@ -62,6 +72,8 @@ class Engine:
         if usable != self.usable:
             log.warning("engine %s is %s: %s", self.name, "up" if usable else "down", why)
         self.usable = usable
+        if not usable:
+            self.handed = None  # whoever comes back is another process with another name
 
     async def check(self, connect_s: float) -> bool:
         """Ask `/health` and note what it says. True where the engine has just come back."""

@@ -47,8 +47,15 @@ class Params(msgspec.Struct):
     remote_port: int
     do_remote_decode: bool = False
     tp_size: int = 1
+    dcp_size: int = 1
+    pp_size: int = 1
     remote_num_tokens: int | None = None
     transfer_mode: str | None = None
+
+    @property
+    def pushed(self) -> bool:
+        """Whether P writes into D's blocks, instead of D reading P's."""
+        return self.transfer_mode == "push"
 
 
 def read_params(raw: bytes | None) -> Params:
@@ -106,6 +113,7 @@ class Handoff:
         self.state: State = "asked"
         self.raw = b""
         self.tokens: int | None = None
+        self.params: Params | None = None
         self.held_ns = 0
 
     def hold(self, raw: bytes | None, since_ns: int | None = None) -> None:
@@ -121,10 +129,16 @@ class Handoff:
             self._book.malformed += 1
             raise
         self.raw = raw or b""
+        self.params = params
         self.tokens = params.remote_num_tokens
         self.held_ns = since_ns if since_ns is not None else self._book.now_ns()
         self.state = "held"
         self._book.issued += 1
+
+    @property
+    def pushed(self) -> bool:
+        """Whether P is to write into D's blocks."""
+        return self.params is not None and self.params.pushed
 
     def use(self, max_age_s: float) -> bytes:
         """The parameters, to be sent to D now. Raises StaleHandoffError past `max_age_s`."""

@@ -21,7 +21,7 @@ from twolane.proxy.config import ProxyConfig
 from twolane.proxy.fleet import Engine, Fleet
 from twolane.proxy.handoff import Handoff
 from twolane.proxy.leg import Collector, LegError, ask
-from twolane.wire.http1 import ClientConnection, payload_size
+from twolane.wire.http1 import ClientConnection, Payload, payload_size
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +75,10 @@ class Releases:
         """Hear P out for a while, then stop it; release what it holds, if it holds anything."""
         return self._keep(self._hear_out(late, asked, engine), late.handoff)
 
+    def keep(self, work: Coroutine[None, None, None], handoff: Handoff) -> asyncio.Task[None]:
+        """Let `work` go on without its client; it ends `handoff`."""
+        return self._keep(work, handoff)
+
     async def finish(self) -> None:
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -113,7 +117,11 @@ class Releases:
         log.warning("request %s: no D could release its handoff; the lease will", asked.id)
 
     async def _tell(self, engine: Engine, handoff: Handoff, asked: Asked) -> bool:
-        body = asked.body.for_release(handoff.raw)
+        """Whether P will free the blocks now. A D that is pushed to tells P nothing when it
+        refuses: it must take the blocks to be rid of them."""
+        body: Payload = asked.body.for_release(handoff.raw)
+        if handoff.pushed:
+            body = asked.body.for_last_read(handoff.raw)
         head = engine.head("POST", asked.target, asked.headers, payload_size(body))
         timeout_s = self._config.release_timeout_s
         try:
@@ -121,4 +129,4 @@ class Releases:
         except LegError as error:
             log.info("release of %s through %s: %s", asked.id, engine.name, error)
             return False
-        return answer.status in TOLD_P
+        return answer.status == 200 if handoff.pushed else answer.status in TOLD_P

@@ -26,6 +26,7 @@ from twolane.proxy.fleet import Engine, Fleet
 from twolane.proxy.handoff import HandoffBook
 from twolane.proxy.ledger import REQUEST_HEADER, Account, LedgerLine
 from twolane.proxy.metrics import CONTENT_TYPE, Metrics
+from twolane.proxy.push import PushExchange
 from twolane.proxy.refusal import RefusalError
 from twolane.proxy.release import Asked, Releases
 from twolane.proxy.retry import RetryBudget
@@ -79,6 +80,7 @@ class Proxy:
         self.clients: Members[ClientSide] = Members()
         self.replies: Members[Reply] = Members()
         self.draining = False
+        self._numbered = 0
         self._keys = config.api_keys
         self._boot = clock.boot_id()
         self._ledger = Appender(config.ledger) if config.ledger is not None else None
@@ -132,7 +134,8 @@ class Proxy:
 
     async def _generate(self, request: Request, reply: Reply, received_ns: int) -> None:
         asked = self._asked(request, await _read(request.body))
-        exchange = Exchange(self.services, asked, reply, Account(received_ns, self._boot))
+        kind = PushExchange if self.config.connector == "push-at-once" else Exchange
+        exchange = kind(self.services, asked, reply, Account(received_ns, self._boot))
         alone = self._alone_because(asked.body) if self.config.prefill else None
         with self._recorded(exchange, asked, reply, alone):
             if self.config.prefill and alone is None:
@@ -169,7 +172,7 @@ class Proxy:
         return "aggregated" if self.config.aggregated else "decode"
 
     def _asked(self, request: Request, body: Body) -> Asked:
-        request_id = request.header(b"x-request-id") or uuid.uuid4().hex
+        request_id = self._unique(request.header(b"x-request-id")) or uuid.uuid4().hex
         return Asked(
             id=request_id,
             method=request.method,
@@ -178,6 +181,14 @@ class Proxy:
             body=body,
             ledger_comment=request.header(REQUEST_HEADER) is not None,
         )
+
+    def _unique(self, given: str | None) -> str | None:
+        """A pushing P finds D's blocks by the request's id: two of one id would get each other's,
+        so each gets a number. vLLM strips eight hexadecimal digits behind a dash, so no dash."""
+        if given is None or not any(engine.pushes for engine in self.fleet.of("prefill")):
+            return given
+        self._numbered += 1
+        return f"{given}.{self._numbered}"
 
     # --------------------------------------------------------------------------- the records
 

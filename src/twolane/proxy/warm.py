@@ -60,17 +60,21 @@ class Pair:
     async def _exchange(self) -> None:
         body = await self._body()
         handoff = self.book.ask()
-        answer = await self._ask(self.prefill, body.for_prefill())
+        request_id = uuid.uuid4().hex  # one for both: a pushing P finds D's blocks by it
+        answer = await self._ask(self.prefill, body.for_prefill(), request_id=request_id)
         if answer.status != 200:
             raise _NotWarmError(f"the prefill engine answered {answer.status}")
         read = read_answer(answer.body)
         params = bytes(read.kv_transfer_params) if read is not None else None
         handoff.hold(params)
-        await self._hand_over(handoff, body)
+        if handoff.params is not None:
+            self.prefill.learn(handoff.params)
+        await self._hand_over(handoff, body, request_id)
 
-    async def _hand_over(self, handoff: Handoff, body: Body) -> None:
+    async def _hand_over(self, handoff: Handoff, body: Body, request_id: str) -> None:
         try:
-            answer = await self._ask(self.decode, body.for_decode(handoff.raw))
+            payload = body.for_decode(handoff.raw)
+            answer = await self._ask(self.decode, payload, request_id=request_id)
         except BaseException:
             handoff.end("expired")
             raise
@@ -95,9 +99,14 @@ class Pair:
             raise _NotWarmError("/v1/models names no model; give --model") from None
 
     async def _ask(
-        self, engine: Engine, body: Payload, method: str = "POST", path: str = _PATH
+        self,
+        engine: Engine,
+        body: Payload,
+        method: str = "POST",
+        path: str = _PATH,
+        request_id: str = "",
     ) -> Answer:
-        headers = [("Content-Type", "application/json"), ("X-Request-Id", uuid.uuid4().hex)]
+        headers = [("Content-Type", "application/json"), ("X-Request-Id", request_id)]
         head = engine.head(method, path, headers if body else (), payload_size(body))
         return await ask(
             engine.pool,

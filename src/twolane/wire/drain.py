@@ -97,8 +97,7 @@ class Drain:
         now_ns = clock.now_ns()
         from_epoch = now_ns - time.time_ns()
         for fd, _ in ready:
-            opened = self._open.get(fd)
-            if opened is not None:
+            if (opened := self._open.get(fd)) is not None:  # a neighbour may have closed it
                 opened.read(from_epoch, now_ns)
         self._reads += len(ready)
         if now_ns - self._since_ns > JUDGED_NS:
@@ -119,10 +118,25 @@ class Drain:
 class _Socket(asyncio.Transport):
     """One connected socket as its connection sees it."""
 
+    __slots__ = (
+        "_closing",
+        "_drain",
+        "_fd",
+        "_last_ns",
+        "_loop",
+        "_receive",
+        "_recvmsg",
+        "_sock",
+        "_unsent",
+        "_connection",
+    )
+
     def __init__(self, sock: socket.socket, connection: ClientConnection, drain: Drain) -> None:
         super().__init__()
         self._sock = sock
         self._fd = sock.fileno()
+        self._recvmsg = sock.recvmsg
+        self._receive = connection.received
         self._connection = connection
         self._drain = drain
         self._loop = asyncio.get_running_loop()
@@ -134,7 +148,7 @@ class _Socket(asyncio.Transport):
     def read(self, from_epoch: int, now_ns: int) -> None:
         """Read once what is there. `from_epoch` leads from the kernel's clock to ours."""
         try:
-            data, extra, _, _ = self._sock.recvmsg(READ_BYTES, ROOM)
+            data, extra, _, _ = self._recvmsg(READ_BYTES, ROOM)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -143,15 +157,14 @@ class _Socket(asyncio.Transport):
         if not data:
             self._lose(None)
             return
+        stamp_ns = now_ns
         if extra:
             seconds, nanoseconds = STAMP.unpack(extra[0][2])
             stamp_ns = seconds * clock.NS + nanoseconds + from_epoch
-            if stamp_ns > now_ns + clock.MS:  # the epoch's clock was set meanwhile
-                stamp_ns = now_ns
-        else:
-            stamp_ns = clock.now_ns()
-        self._last_ns = max(stamp_ns, self._last_ns)
-        self._connection.received(data, self._last_ns)
+        if not self._last_ns <= stamp_ns <= now_ns + clock.MS:  # the epoch's clock was set
+            stamp_ns = max(now_ns, self._last_ns)
+        self._last_ns = stamp_ns
+        self._receive(data, stamp_ns)
 
     # -------------------------------------------------------------------------- asyncio's side
 

@@ -24,6 +24,9 @@ MAX_HEADER_BYTES = 64 * 1024  # uvicorn's and nginx's order of size; engines sen
 
 SLICE = 256 * 1024  # bytes of a body written in one turn of the loop, some 0.1 ms
 
+NO_SIZE = 1 << 62  # of what is no plain chunk: no read is as long
+_SIZES = {b"%x" % size: size for size in range(1, 4096)}  # of chunks that hold a token or few
+
 Headers = list[tuple[bytes, bytes]]
 Payload = bytes | bytearray | memoryview | Sequence[bytes | bytearray | memoryview]
 
@@ -171,6 +174,9 @@ class ClientConnection(asyncio.Protocol):
         transport.write_eof()
         return True
 
+    def part(self) -> None:
+        """Nobody else reads this connection's answer any more."""
+
     def pause_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
@@ -200,12 +206,20 @@ class ClientConnection(asyncio.Protocol):
     def received(self, data: bytes, stamp_ns: int) -> None:
         """Take what one socket read returned at `stamp_ns`."""
         self._stamp_ns = stamp_ns
-        if self._sink is None:
+        sink = self._sink
+        if sink is None:
             self.abort()  # nobody asked: whatever this is, it must not answer the next request
             return
-        if self._between_chunks and (body := _one_chunk(data)):
-            self._pass_on(body, self._sink)
-            return
+        if self._between_chunks:
+            # Exactly one chunk, as nearly every read of a token stream is: the parser need not
+            # see it, since it stands where it stood.
+            end = data.find(b"\r\n", 0, 8)
+            if len(data) == end + 4 + _SIZES.get(data[:end], NO_SIZE) and data.endswith(b"\r\n"):
+                try:
+                    sink.on_body(data[end + 2 : -2], stamp_ns)
+                except Exception as error:  # as one that is raised inside the parser's callback
+                    self._lose(error)
+                return
         self._started = True
         if not self._in_body:
             self._header_bytes += len(data)
@@ -221,13 +235,6 @@ class ClientConnection(asyncio.Protocol):
             self._finish()
         elif not self._in_body and self._header_bytes > MAX_HEADER_BYTES:
             self._lose(WireError(f"response headers exceed {MAX_HEADER_BYTES} bytes"))
-
-    def _pass_on(self, body: bytes, sink: ResponseSink) -> None:
-        """A chunk that the parser need not see: it stands where it stood, between two."""
-        try:
-            sink.on_body(body, self._stamp_ns)
-        except Exception as error:  # as one that is raised inside the parser's callback
-            self._lose(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stamp_ns = clock.now_ns()
@@ -293,19 +300,6 @@ class ClientConnection(asyncio.Protocol):
             self._complete = True
         elif not self._in_body:
             self._headers = []  # an interim answer (100 Continue): the real one follows
-
-
-def _one_chunk(data: bytes) -> bytes | None:
-    """The body of `data` where that is exactly one chunk, as nearly every read of a token stream
-    is; None for anything else, which the parser reads."""
-    end = data.find(b"\r\n", 0, 8)
-    size = _SIZES.get(data[:end])
-    if size is None or len(data) != end + 4 + size or not data.endswith(b"\r\n"):
-        return None
-    return data[end + 2 : -2]
-
-
-_SIZES = {b"%x" % size: size for size in range(1, 4096)}  # longer chunks are not worth it
 
 
 def _runs_until_close(status: int, headers: Headers) -> bool:
