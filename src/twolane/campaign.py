@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from twolane import claims, devices, schedule
@@ -75,12 +76,16 @@ async def run(
     Raises QuestionError before anything starts if this host cannot hold it, preflight refuses, or
     another run has one of its devices.
     """
-    todo = schedule.prepare(campaign, results, continued=continued, blocks=blocks, redo=redo)
+    planned = partial(
+        schedule.prepare, campaign, results, continued=continued, blocks=blocks, redo=redo
+    )
+    todo = planned()
     if todo.obstacle is not None:
         raise todo.obstacle
     layouts = [step.layout for step in todo.runs]
     kind = campaign.models.node.platform
     with claims.held(layouts, kind, f"campaign {campaign.name}") as claim:
+        todo = planned()  # who held the devices until now may have finished runs of this folder
         folder = todo.folder or new_folder(results, campaign.name)
         with Journal(
             folder, todo.pace, told, done=todo.total - len(todo.left.runs), total=todo.total,
