@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -198,6 +199,12 @@ def test_a_campaign_that_was_cut_has_no_end(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b'{"t_ns":1,"run":"","step":"note","text":"a"}\n{"t_ns":2,"ru')
     ended, lines = followed(tmp_path, [])
     assert (ended, len(lines)) == ("", 1)
+
+
+def test_an_old_campaign_whose_last_run_ended_was_not_cut(tmp_path: Path) -> None:
+    whole = [msgspec.json.encode(one) for one in (event(1, "place", total=1), *RUN[1:], *END)]
+    (tmp_path / FILE).write_bytes(b"\n".join([*whole, b""]))
+    assert followed(tmp_path, [])[0] == "done"
 
 
 def test_where_no_campaign_lies_the_nearest_are_named(tmp_path: Path) -> None:

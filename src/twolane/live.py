@@ -367,7 +367,9 @@ def follow(folder: Path, console: Console, *, sleep: Callable[[float], None] = t
             _read_on(file, view)
             if writing:
                 sleep(_LOOK_S)
-    return progress.over
+    # Campaigns of 0.1.0's first days had no end of their own.
+    whole = len(progress.runs) == progress.total and progress.current
+    return progress.over or (progress.current.ending if whole and progress.current else "")
 
 
 def _read_on(file: BinaryIO, view: Callable[[Event], None]) -> None:
