@@ -70,10 +70,10 @@ def test_it_has_every_section_in_order(folder: Path) -> None:
 def test_every_chart_is_named_and_has_its_table(folder: Path) -> None:
     page = html(load(folder))
     images = re.findall(r'<(?:svg|div|span)[^>]*role="img"[^>]*>', page)
-    # Bars of the opening, strips of arms and null runs, long prompts, pauses, ledgers.
-    assert len(images) == 3 + 12 + 3 + 3 + 6
+    # Bars of the opening, strips of arms and null runs, long prompts, pauses, ratios, ledgers.
+    assert len(images) == 3 + 12 + 3 + 3 + 12 + 6
     assert all("aria-label=" in image for image in images)
-    assert page.count("<table") == 5 + 1 + 2 + 2 + 1 + 1 + 1 + 1
+    assert page.count("<table") == 5 + 1 + 2 + 1 + 2 + 1 + 3 + 1 + 1
 
 
 def test_an_excluded_figure_is_struck_and_its_reason_is_in_words(tmp_path: Path) -> None:

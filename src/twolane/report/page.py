@@ -21,8 +21,12 @@ from twolane.report import (
     ledger,
     machine,
     methods,
+    needles,
     opening,
+    ramps,
+    ratios,
     streams,
+    telemetry,
     wrong,
 )
 from twolane.report.facts import Facts, descriptions
@@ -90,11 +94,15 @@ def _sections(facts: Facts) -> list[Section]:
     if facts.interference is not None:
         found.append(("streams", "What the readers saw", streams.section(facts, words)))
     found.append(("figures", "The figures", _figures(facts, words)))
+    if growing := ramps.section(facts):
+        found.append(("ramps", "Turn by turn", growing))
     if parts := _ledgers(facts):
         found.append(("first-token", "Where the first token\u2019s time went", parts))
     if findings := wrong.wrong(results):
         found.append(("wrong", "What went wrong", findings))
     found.append(("gates", "Why these figures may be believed", _gates(facts)))
+    if curves := telemetry.section(facts):
+        found.append(("telemetry", "What the devices and engines did", curves))
     found.append(("machine", "What made them", machine.machine(results)))
     found.append(("methods", "How they are defined", methods.methods(facts)))
     return found
@@ -113,7 +121,7 @@ def _section(name: str, title: str, inside: Markup) -> Markup:
 def _figures(facts: Facts, words: dict[str, str]) -> Markup:
     over = "one run of each arm" if facts.blocks == 1 else f"medians over {facts.blocks} blocks"
     text = f"Figures are {over}; below them the ratio to {facts.reference}. Bars start at zero."
-    return join(el("p", text, class_="lede"), figures.figure(facts, words))
+    return join(el("p", text, class_="lede"), figures.figure(facts, words), ratios.section(facts))
 
 
 def _ledgers(facts: Facts) -> Markup | None:
@@ -136,11 +144,17 @@ def _ledgers(facts: Facts) -> Markup | None:
 def _gates(facts: Facts) -> Markup:
     return join(
         gates.gates(facts),
+        _needles(facts),
         el("h3", "Excluded points"),
         gates.excluded(facts),
         el("h3", "What else differs between the arms"),
         gates.differences(facts) or el("p", "Nothing that was recorded."),
     )
+
+
+def _needles(facts: Facts) -> Markup | None:
+    inside = needles.section(facts.results)
+    return join(el("h3", "Needles by length and depth"), inside) if inside else None
 
 
 def _ending(results: Results) -> Markup:
