@@ -11,6 +11,7 @@ from typing import Any
 from twolane.cli import (  # noqa: F401 - each adds its commands
     compare,
     explain,
+    export,
     faults,
     measure,
     read,
