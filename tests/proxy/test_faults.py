@@ -252,6 +252,17 @@ async def test_a_prefill_that_was_finishing_is_heard_out_and_released() -> None:
         assert not r.d.asked
 
 
+async def test_a_prefill_with_most_of_it_to_come_is_stopped_at_once() -> None:
+    async with rig(hear_out_s=1000.0) as r:
+        r.proxy.fleet.of("prefill")[0].computed(1000, seconds=100.0)
+        r.p.behaviour = Behaviour(first_byte=asyncio.Event())
+        call = await r.call(completion("long " * 400))  # some 500 tokens: 50 s
+        await soon(r.p.began)
+        call.leave()
+        await soon(r.p.left)
+        assert not r.d.asked
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_client_gone_before_decode_answers(stream: bool) -> None:
     async with rig() as r:

@@ -111,9 +111,10 @@ class ProxyConfig:
     connector: Connector = "auto"
     api_keys: tuple[str, ...] = ()
     handoff_age_s: float = MAX_HANDOFF_AGE_S
-    # How long P is heard out when its client has left, before it is told to stop: a short
-    # prompt's prefill ends within it; a long one's is seldom stopped in the instant of its end.
-    hear_out_s: float = 1.0
+    # How long P is heard out when its client has left, before it is told to stop, unless it has
+    # most of the prompt still before it: what it holds when it ends in that instant, only its
+    # answer says. A short prompt's prefill ends within it.
+    hear_out_s: float = 0.5
     client_idle_s: float = 75.0
     release_timeout_s: float = 5.0
     # An engine that works is asked seldom, because asking takes its time from its streams; one

@@ -17,6 +17,7 @@ import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from twolane import clock
 from twolane.proxy.admission import Admission, Places, TokenMeter
 from twolane.proxy.body import without_transfer
 from twolane.proxy.client import Reply
@@ -148,6 +149,8 @@ class Exchange:
     ) -> Answer:
         sink = Collector(lambda answer: self._hold(handoff, answer, engine))
         self.account.p_engine = engine.name
+        rate, waits = engine.tokens_a_second, self._meter.tokens(engine.prompt_bytes)
+        due_s = waits / rate if rate is not None else 0.0  # until P has done all it has been given
         try:
             head = self._head(engine, payload_size(body))
             self.account.p_dispatch_ns = connection.send(head, body, sink)
@@ -155,7 +158,8 @@ class Exchange:
                 answer = await asyncio.shield(sink.done)  # it may be heard out without us
         except asyncio.CancelledError:
             if handoff.state == "asked" and connection.sent:
-                late = LateAnswer(handoff, sink, connection)
+                passed_s = (clock.now_ns() - (self.account.p_dispatch_ns or 0)) / clock.NS
+                late = LateAnswer(handoff, sink, connection, near_end=passed_s > due_s / 2)
                 self.release = self._releases.start_late(late, self._asked, d_engine)
             else:
                 connection.abort()
@@ -172,7 +176,7 @@ class Exchange:
         if answer.status != 200:
             return
         read = read_answer(answer.body)
-        self.account.p_times = times_of(read)
+        times = self.account.p_times = times_of(read)
         params = bytes(read.kv_transfer_params) if read is not None else None
         if self._config.tokenise_once:
             self._ids = prompt_ids(answer.body)
@@ -182,6 +186,9 @@ class Exchange:
             log.error("request %s: malformed handoff from P: %s", self._asked.id, error)
         if handoff.params is not None:
             engine.learn(handoff.params)
+            if times is not None and times.first_token_ms is not None:
+                computed = (handoff.tokens or 0) - (times.cached_tokens or 0)
+                engine.computed(computed, times.first_token_ms / 1e3)
         self.account.remote_tokens = handoff.tokens
         self._meter.learn(self._asked.body.size, handoff.tokens or 0)
 

@@ -24,6 +24,8 @@ from twolane.wire.pool import Pool
 log = logging.getLogger(__name__)
 
 _HEALTH_ANSWER_S = 5.0
+_TELLING_TOKENS = 256  # fewer say more of a step's fixed cost than of the rate
+_RATE_WEIGHT = 0.2
 _SILENCES_ALLOWED = 3  # a busy engine may be late; a dead one refuses
 
 
@@ -42,7 +44,16 @@ class Engine:
         self.usable = True
         self.suspect = asyncio.Event()  # set: ask for its health now
         self.silences = 0
+        self.tokens_a_second: float | None = None  # that P computes, as it says itself
         self.handed: Params | None = None  # P's last handoff: who it is, and how KV travels
+
+    def computed(self, tokens: int, seconds: float) -> None:
+        """This prefill engine took `seconds` for `tokens` that it had not cached."""
+        if tokens < _TELLING_TOKENS or seconds <= 0:
+            return
+        rate = tokens / seconds
+        known = self.tokens_a_second
+        self.tokens_a_second = rate if known is None else known + _RATE_WEIGHT * (rate - known)
 
     def learn(self, params: Params) -> None:
         """What this prefill engine said of itself."""
