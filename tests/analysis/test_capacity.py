@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.analysis.made import arm
 
-from twolane.analysis.capacity import SLOS, Level, Slo, capacity, level, readers, slos
+from twolane.analysis.capacity import SLOS, Level, Slo, capacity, levels, readers, slos
 from twolane.clock import MS
 from twolane.records import Request
 
@@ -31,8 +31,11 @@ def test_a_request_must_meet_every_limit() -> None:
 
 
 def test_attainment_is_over_requests_sent() -> None:
-    found = level(8, [request(100)] * 90 + [request(1, error="reset")] * 10, CHAT)
-    assert (found.met, found.sent) == (90, 100)
+    slow = Slo("slow", ttft_ms=99)
+    sent = [request(100)] * 90 + [request(1, error="reset")] * 10
+    chat, none = levels(8, iter(sent), [CHAT, slow])
+    assert (chat.met, chat.sent) == (90, 100)
+    assert (none.met, none.sent) == (0, 100)
 
 
 def holds(users: int, share: float, sent: int = 1000) -> Level:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from twolane.analysis.arms import arms
-from twolane.analysis.capacity import Capacity, Level, Slo, capacity, level, readers, slos
+from twolane.analysis.capacity import Capacity, Level, Slo, capacity, levels, readers, slos
 from twolane.analysis.compare import MARGIN
 from twolane.analysis.confounds import Confound
 from twolane.analysis.crossover import Alone, Cost, Crossover, alone, costs, crossovers
@@ -123,7 +123,7 @@ def _levels(one: Measured, asked: Sequence[Slo]) -> Iterable[tuple[str, Slo, Lev
             yield shape, slo, readers(cell.victims, gap or 0.0, slo, codes)
     elif isinstance(cell, GridCell):
         pauses = any(slo.gap_ms is not None for slo in asked)
-        requests = list(one.run.requests("grid", cell=cell.id, gaps=pauses))
+        requests = one.run.requests("grid", cell=cell.id, gaps=pauses)
         shape = f"prompts of {cell.prompt:,}, answers of {cell.output:,}"
-        for slo in asked:
-            yield shape, slo, level(cell.users, requests, slo, codes)
+        for slo, found in zip(asked, levels(cell.users, requests, asked, codes), strict=True):
+            yield shape, slo, found

@@ -110,13 +110,16 @@ def readers(users: int, worst_gap_ms: float, slo: Slo, codes: Sequence[str] = ()
     return Level(users, int(kept), 1, tuple(codes), sample=False)
 
 
-def level(users: int, requests: Iterable[Request], slo: Slo, codes: Sequence[str] = ()) -> Level:
-    """One run's level, from its measured requests."""
-    met = sent = 0
+def levels(
+    users: int, requests: Iterable[Request], slos: Sequence[Slo], codes: Sequence[str] = ()
+) -> list[Level]:
+    """One run's level under each of `slos`, from its measured requests, which are read once."""
+    met, sent = [0] * len(slos), 0
     for request in requests:
         sent += 1
-        met += slo.met(request)
-    return Level(users, met, sent, tuple(codes))
+        for place, slo in enumerate(slos):
+            met[place] += slo.met(request)
+    return [Level(users, count, sent, tuple(codes)) for count in met]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from twolane.analysis.results import Run
 from twolane.analysis.stalled import Stall, stalls
 from twolane.analysis.work import Leg, Link, Span, Transfers, Work, link, total, work
 from twolane.clock import MS, NS
-from twolane.records import CellSummary, Code, Finding, Request, Role
+from twolane.records import CellSummary, Code, Finding, InterferenceCell, Request, Role
 from twolane.report.codes import REMEDIES, means
 from twolane.report.facts import shown
 from twolane.report.told import (
@@ -53,13 +53,14 @@ MOST_STALLS = 1_000
 # ----------------------------------------------------------------------------------- building
 
 
-def of_cell(run: Run, measured: Measured, *, stalled: bool = True) -> CellTold:
-    """`stalled` False leaves stalls and transfers out, which need every request read."""
+def of_cell(run: Run, measured: Measured, *, requests_too: bool = True) -> CellTold:
+    """Without `requests_too`, its ledgers, stalls and transfers are left out."""
     cell = measured.cell
-    requests = list(run.requests(cell=cell.id, gaps=stalled))
+    read = isinstance(cell, InterferenceCell)
+    requests = list(run.requests(cell=cell.id, gaps=read)) if requests_too else []
     summary = next((one for one in run.cells if one.cell.id == cell.id), None)
-    done = work(run, requests) if stalled else None
-    found = stalls(requests, done) if done and cell.__struct_config__.tag == "interference" else []
+    done = work(run, requests) if requests_too else None
+    found = stalls(requests, done) if done and read else []
     origin = _origin(done)
     names = {metric.key for metric in shown(cell)}
     return CellTold(
@@ -85,7 +86,7 @@ def of_run(run: Run, measured: Iterable[Measured]) -> RunTold:
         block=run.block + 1,
         status=run.meta.status,
         error=run.meta.error,
-        cells=[of_cell(run, one, stalled=False) for one in measured],
+        cells=[of_cell(run, one, requests_too=False) for one in measured],
         findings=_findings(run, ""),
     )
 
