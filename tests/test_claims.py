@@ -85,3 +85,18 @@ def test_engines_that_outlive_their_campaign_are_waited_for(
     finally:
         engine.kill()
         engine.wait()
+
+
+def test_others_on_other_devices_are_told_and_refused_unless_they_may_be_there(
+    layouts: list[Layout],
+) -> None:
+    first, last = (Layout("one", (engine,)) for engine in layouts[0].engines)
+    alone = claims.held([last], "cpu", "a campaign", beside=False)
+    with claims.held([first], "cpu", "up demo copies"):
+        with pytest.raises(QuestionError, match="up demo copies") as refused, alone:
+            pass
+        assert "beside_others" in refused.value.remedy
+        with claims.held([last], "cpu", "a campaign") as claim:
+            assert claim.beside == (f"up demo copies (pid {os.getpid()}) holds core-0",)
+    with claims.held([last], "cpu", "a campaign", beside=False) as claim:
+        assert claim.beside == ()

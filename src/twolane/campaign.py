@@ -84,7 +84,8 @@ async def run(
         raise todo.obstacle
     layouts = [step.layout for step in todo.runs]
     kind = campaign.models.node.platform
-    with claims.held(layouts, kind, f"campaign {campaign.name}") as claim:
+    what, beside = f"campaign {campaign.name}", campaign.beside_others
+    with claims.held(layouts, kind, what, beside=beside) as claim:
         todo = planned()  # who held the devices until now may have finished runs of this folder
         folder = todo.folder or new_folder(results, campaign.name)
         with Journal(

@@ -13,8 +13,8 @@ import fcntl
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -30,16 +30,21 @@ VARIABLE: Final = "TWOLANE_LOCKS"
 campaigns of different users meet there."""
 
 LINGER_S: Final = 15.0
-"""How long the engines of a twolane that was killed may still be stopping: guard's grace and more."""
+"""How long the engines of a twolane that was killed may still be stopping: the guard's grace and
+more."""
 
 _RETRY_S = 0.25
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Devices that are held; `descriptors` are to be inherited by the engines on them."""
+    """Devices that are held; `descriptors` are to be inherited by the engines on them.
+
+    `beside` tells of others who hold other devices of this host.
+    """
 
     descriptors: tuple[int, ...]
+    beside: tuple[str, ...] = ()
 
     def release(self) -> None:
         for descriptor in self.descriptors:
@@ -56,20 +61,52 @@ def held(
     kind: Platform,
     what: str,
     *,
+    beside: bool = True,
     linger_s: float = LINGER_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Claim]:
     """Hold every device of `layouts` while the block runs; `what` tells others what for.
 
     Raises QuestionError, naming the holder, if another campaign has one of them. One whose holder
-    is gone is waited for, since its engines are ending.
+    is gone is waited for, since its engines are ending. Without `beside`, also if another has any
+    other device of this host.
     """
     numbers = sorted({d for layout in layouts for e in layout.engines for d in e.devices})
-    claim = _claim([(_name(kind, n), _said(kind, n)) for n in numbers], what, linger_s, sleep)
+    wanted = [(_name(kind, n), _said(kind, n)) for n in numbers]
+    claim = _claim(wanted, what, linger_s, sleep)
     try:
-        yield claim
+        others = _others({name for name, _ in wanted})
+        if others and not beside:
+            raise QuestionError(
+                f"this host is not alone: {others[0]}",
+                place=str(folder()),
+                remedy="wait until it has finished, or set `beside_others: true` in the campaign: "
+                "memory, PCIe and host cores are then shared, and the confounds say so",
+            )
+        yield replace(claim, beside=others)
     finally:
         claim.release()
+
+
+def _others(ours: Collection[str]) -> tuple[str, ...]:
+    """Who holds other devices of this host, each once: what for, and its process id."""
+    found: dict[str, None] = {}
+    for path in sorted(folder().glob("*.lock")):
+        if path.stem not in ours and _is_held(path):
+            pid, what = _holder(path)
+            found[f"{what or 'another run'} (pid {pid}) holds {path.stem}"] = None
+    return tuple(found)
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _said(kind: Platform, number: int) -> str:

@@ -59,7 +59,7 @@ class Recorder:
     told: Told
     total: int
     halt: Halt = field(default_factory=Halt)
-    claim: Claim = Claim(())
+    claim: Claim = field(default_factory=lambda: Claim(()))
     carried: Carried | None = None
     needle: NeedleResult | None = None
     form: Form = "text"
@@ -138,7 +138,7 @@ class Recorder:
             config=campaign.resolved() | {"key": planned.key},
             config_hash=campaign.digest(),
             versions=versions(),
-            host=devices.describe(),
+            host=devices.describe() | {"beside": list(self.claim.beside)},
             cells=list(campaign.cells),
             continues=self.carried.run.name if self.carried is not None else None,
         )

@@ -113,6 +113,10 @@ def _devices(run: Run) -> str:
     return ", ".join(str(d) for d in sorted({d for e in run.meta.engines for d in e.devices}))
 
 
+def _beside(run: Run) -> str:
+    return ", ".join(map(str, run.meta.host.get("beside") or ["nobody"]))
+
+
 _FACTS: tuple[tuple[str, Severity, Callable[[Run], str], str], ...] = (
     ("host", "severe", _host, "another machine"),
     ("GPUs", "severe", _uuids, "other devices of the same kind"),
@@ -125,6 +129,7 @@ _FACTS: tuple[tuple[str, Severity, Callable[[Run], str], str], ...] = (
     ("number of devices", "mild", _device_count, "more hardware does more: compare per device"),
     ("KV capacity, tokens", "mild", _engines(lambda e: e.kv_tokens), "less room queues earlier"),
     ("KV block size, tokens", "mild", _engines(lambda e: e.block_size), "it sets transfer sizes"),
+    ("beside it on the host", "mild", _beside, "memory, PCIe and cores are shared"),
     (
         "starts of a run",
         "mild",

@@ -50,6 +50,7 @@ class Campaign:
     start_timeout_s: float
     allow: tuple[str, ...] = ()  # rules of preflight whose errors do not stop it
     slos: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    beside_others: bool = False  # whether other runs may use other devices of this host meanwhile
     time_budget_s: float | None = None  # no run is begun that would end after it
 
     def resolved(self) -> dict[str, Any]:
@@ -119,6 +120,7 @@ class CampaignShape(Shape):
     start_timeout_s: float = Field(default=900, gt=0)
     allow: list[str] = []
     slos: dict[str, SloShape] = {}
+    beside_others: bool = False
     time_budget: str | None = Field(default=None, pattern=_DURATION)
 
 
@@ -164,6 +166,7 @@ def load_campaign(path: Path) -> Campaign:
         start_timeout_s=shape.start_timeout_s,
         allow=tuple(shape.allow),
         slos={name: slo.model_dump(exclude_none=True) for name, slo in shape.slos.items()},
+        beside_others=shape.beside_others,
         time_budget_s=_seconds(shape.time_budget) if shape.time_budget else None,
     )
 
