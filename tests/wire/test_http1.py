@@ -66,6 +66,33 @@ def test_an_answer_does_not_depend_on_where_it_is_split(answer: bytes, at: list[
     assert sink.stamps == sorted(sink.stamps)
 
 
+@given(
+    st.lists(st.binary(min_size=1, max_size=20) | st.just(b"x\r\n5\r\nhello\r\n"), max_size=6),
+    st.lists(st.integers(0, 150), max_size=6),
+)
+def test_chunks_that_come_one_a_read_are_those_that_come_otherwise(
+    bodies: list[bytes], at: list[int]
+) -> None:
+    chunks = [b"%x\r\n%b\r\n" % (len(body), body) for body in bodies]
+    answer = b"".join(chunks)
+    edges = [0, *sorted(min(n, len(answer)) for n in at), len(answer)]
+    pieces = [answer[a:b] for a, b in itertools.pairwise(edges) if b > a]
+    for reads in (chunks, pieces):
+        connection, _, sink = asked()
+        connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for read in (*reads, b"0\r\n\r\n"):
+            connection.data_received(read)
+        assert (sink.body, sink.ends, connection.reusable) == (b"".join(bodies), ["end"], True)
+
+
+def test_a_read_is_stamped_by_who_read_it() -> None:
+    connection, _, sink = asked()
+    connection.received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", 5)
+    for stamp_ns in (10, 20):
+        connection.received(b"1\r\na\r\n", stamp_ns)
+    assert sink.stamps == [10, 20]
+
+
 def test_header_names_are_lower_case_and_one_read_has_one_stamp() -> None:
     connection, _, sink = asked()
     connection.data_received(CHUNKED)

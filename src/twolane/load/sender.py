@@ -15,7 +15,8 @@ from twolane.clock import NS
 from twolane.load import client, prompts
 from twolane.load.orders import Ask, Target
 from twolane.records import Request
-from twolane.wire.http1 import ClientConnection, WireError, connect
+from twolane.wire.drain import Drain
+from twolane.wire.http1 import ClientConnection, WireError
 
 CONNECT_AHEAD_NS: Final = NS // 50
 """How long before its moment a request gets its connection: 20 ms, ample on a local network,
@@ -55,6 +56,7 @@ class Sender:
         self.target = target
         self.worker = worker
         self._on_sent = on_sent
+        self.drain = Drain()
         self.open: dict[int, client.Stream] = {}
         self._connections: dict[int, ClientConnection] = {}
 
@@ -100,7 +102,7 @@ class Sender:
         if connection is not None and connection.reusable:
             return connection
         try:
-            return await connect(self.target.host, self.target.port)
+            return await self.drain.connect(self.target.host, self.target.port)
         except OSError as error:
             stream.send_ns = clock.now_ns()
             where = f"{self.target.host}:{self.target.port}"

@@ -81,6 +81,7 @@ class Worker:
                 for key in order.keys:
                     self._sender.stop(key)
             case ClosedLoop():
+                self._sender.drain.rests = True
                 self._loop = Loop(order, self._sender, self._seed, self._done, self._warm)
                 self.start(self._run_loop(self._loop))
             case Count():
@@ -143,7 +144,7 @@ class Worker:
         while True:
             await asyncio.sleep(RATES_PERIOD_S)
             now_ns = clock.now_ns()
-            counts = {key: stream.counted for key, stream in sorted(self._sender.open.items())}
+            counts = {key: stream.received for key, stream in sorted(self._sender.open.items())}
             then_ns, before = past[0]
             seconds = (now_ns - then_ns) / NS
             self.report(
