@@ -1,5 +1,6 @@
 """campaign.yaml and the cell grammar."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -176,3 +177,21 @@ def test_a_wrong_budget_or_level_has_a_place(tmp_path: Path, line: str) -> None:
     with pytest.raises(ConfigError) as refused:
         load_campaign(path)
     assert refused.value.place.startswith(f"{path}:")
+
+
+def test_runs_are_the_same_wherever_the_models_folder_lies(tmp_path: Path) -> None:
+    """So that results can be carried to another host and go on there."""
+    needle = Path(load_campaign(DEMO).model.path)
+    keys, digests = [], []
+    for folder in (tmp_path / "one", tmp_path / "elsewhere" / "other"):
+        shutil.copytree(needle, folder / "model", ignore=shutil.ignore_patterns("__pycache__"))
+        models = (CONFIGS / "cpu.yaml").read_text().replace("builtin:needle", "./model")
+        (folder / "cpu.yaml").write_text(models)
+        (folder / "demo.yaml").write_text(DEMO.read_text())
+        campaign = load_campaign(folder / "demo.yaml")
+        assert str(folder) in campaign.model.path
+        keys.append([run.key for run in plan.runs(campaign)])
+        digests.append(campaign.digest())
+    keys.append([run.key for run in plan.runs(load_campaign(DEMO))])
+    assert keys[0] == keys[1] == keys[2]
+    assert digests[0] == digests[1]
