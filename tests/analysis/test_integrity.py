@@ -158,6 +158,15 @@ def test_an_edited_cell_is_coded_and_its_values_are_taken_from_the_requests(
     assert edited["throughput_tok_s"] != 1e9
 
 
+def test_a_cell_that_lost_its_seal_is_damage(folder: Path) -> None:
+    def bare(lines: Lines) -> Lines:
+        summary = msgspec.json.decode(lines[1], type=CellSummary)
+        return [lines[0], msgspec.json.encode(msgspec.structs.replace(summary, seal=None)) + b"\n"]
+
+    change(first(folder) / "cells.jsonl", bare)
+    assert damaged(folder) == {GRID.id: "its line in cells.jsonl has no seal, unlike the run"}
+
+
 def test_a_doubled_cell_counts_once_and_is_named(folder: Path) -> None:
     change(first(folder) / "cells.jsonl", lambda ls: [*ls, ls[1]])
     assert damaged(folder) == {}

@@ -59,6 +59,9 @@ def check(folder: Path, meta: RunMeta, faults: Faults) -> Checked:
     edited = {one.cell.id for one in found if one.seal and not _unchanged(meta, one, one.seal)}
     for cell in sorted(edited):
         why.setdefault(cell, "its line in cells.jsonl is not what the run wrote")
+    if sealed or meta.seal:
+        bare = [one.cell.id for one in found if one.seal is None]
+        why |= dict.fromkeys(bare, "its line in cells.jsonl has no seal, unlike the run")
     stretches, changed = _requests(folder / "requests.jsonl", sealed, faults)
     for cell, said in changed.items():
         why.setdefault(cell, said)
