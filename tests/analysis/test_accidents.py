@@ -63,7 +63,8 @@ def accidents(draw: st.DrawFn, data: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", FILES)
 @settings(
-    max_examples=int(os.environ.get("TWOLANE_ACCIDENTS", "8")), deadline=None, derandomize=True, phases=[Phase.generate],
+    max_examples=int(os.environ.get("TWOLANE_ACCIDENTS", "8")), deadline=None, derandomize=True,
+    phases=[Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 @given(data=st.data())
