@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.report.synthetic import GRID, make
 
-from twolane.analysis.attribution import Attribution
 from twolane.analysis.results import load
 from twolane.clock import MS, NS
 from twolane.config import parse_cell
@@ -30,7 +28,6 @@ from twolane.records import (
 )
 from twolane.report import html, needles, ramps, ratios, telemetry
 from twolane.report.facts import Facts
-from twolane.report.ledger import thinned
 
 # ---------------------------------------------------------------------------------------- ratios
 
@@ -154,16 +151,3 @@ def test_thinning_keeps_the_extremes_and_bounds_the_number(values: list[float]) 
     assert len(kept) <= 2 * telemetry.POINTS
     assert kept == sorted(kept)
     assert {min(values), max(values)} <= {value for _, value in kept}
-
-
-# ---------------------------------------------------------------------------------------- ledgers
-
-
-@given(st.integers(0, 500), st.integers(1, 40))
-def test_ledgers_are_thinned_evenly(count: int, most: int) -> None:
-    every = [Attribution(str(i), i, {}) for i in range(count)]
-    kept = thinned(iter(every), most)
-    assert len(kept) <= most
-    assert len(kept) == count or len(kept) >= most // 2
-    steps = {b.ttft_ns - a.ttft_ns for a, b in pairwise(kept)}
-    assert len(steps) <= 1

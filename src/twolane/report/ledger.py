@@ -9,18 +9,11 @@ written out beside the bar.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from twolane.analysis.attribution import (
-    FINDING_SHARE,
-    Attribution,
-    Part,
-    Population,
-    parts,
-    population,
-)
-from twolane.analysis.results import Results, Run
+from twolane.analysis.attribution import FINDING_SHARE, Part, Population, parts, population
+from twolane.analysis.results import Results
 from twolane.clock import MS
 from twolane.records import AnyCell, Role
 from twolane.report.markup import Markup, details, el, scroll, table
@@ -45,9 +38,6 @@ KIND: Mapping[Part, str] = {
 MOST = 2_000
 """Requests of one run and cell: their median is good to 3 % of the spread between them."""
 
-MOST = 20_000
-"""Ledgers a bar is made from; of more, each second, fourth ... is taken, which moves a median by
-less than a hundredth of the spread."""
 VISIBLE = 1 / 600  # of the longest bar's width: about one pixel on a desk
 
 
@@ -64,31 +54,23 @@ class Bars:
 
 
 def bars(results: Results, cell: AnyCell, role: Role, title: str) -> Bars | None:
-    """The ledgers of one role's requests in one cell, over all runs of each arm."""
+    """The ledgers of one role's requests in one cell, over all runs of each arm.
+
+    Of a run with very many requests every n-th is taken, so that about MOST of each are.
+    """
+    every = max([1, *((run.count(cell.id) or 0) // MOST for run in results.runs)])
     found = {}
     for arm in results.arms:
-        every = (ledger for run in results.of_arm(arm) for ledger in _ledgers(run, cell, role))
-        if summed := population(thinned(every, MOST)):
+        ledgers = [
+            ledger
+            for run in results.of_arm(arm)
+            for request in run.requests(role, cell=cell.id, gaps=False, every=every)
+            if request.error is None and (ledger := parts(request, boot=run.meta.boot))
+        ]
+        if summed := population(ledgers):
             found[arm] = summed
-    return Bars(title, found) if found else None
-
-
-def _ledgers(run: Run, cell: AnyCell, role: Role) -> Iterator[Attribution]:
-    for request in run.requests(role, cell=cell.id, gaps=False):
-        if request.error is None and (ledger := parts(request, boot=run.meta.boot)):
-            yield ledger
-
-
-def thinned(every: Iterable[Attribution], most: int) -> list[Attribution]:
-    """At most `most` of them, evenly spread in their order: each k-th, k a power of two."""
-    kept: list[Attribution] = []
-    step = 1
-    for place, one in enumerate(every):
-        if place % step == 0:
-            kept.append(one)
-        if len(kept) > most:
-            kept, step = kept[::2], step * 2
-    return kept
+    sample = f"{title} (every {every}th request)" if every > 1 else title
+    return Bars(sample, found) if found else None
 
 
 def figure(shown: Bars) -> Markup:
