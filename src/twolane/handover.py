@@ -93,7 +93,8 @@ def write(campaign: Campaign, arm: Arm, folder: Path, *, port: int) -> list[Path
             "something lies here already", place=str(folder), remedy="name a new folder"
         )
     parts = services(campaign, arm, port=port)
-    title = f"{campaign.name}, arm {arm.name} ({arm.factor}), model {campaign.model.name}"
+    told = f"{campaign.name}, arm {arm.name} ({arm.factor}), model {campaign.model.name}"
+    title = " ".join(told.split())  # it stands in comments, which end with the line
     kind = campaign.models.node.platform
     files = {
         "start.sh": shell(parts, title),
@@ -112,24 +113,40 @@ def write(campaign: Campaign, arm: Arm, folder: Path, *, port: int) -> list[Path
 # ------------------------------------------------------------------------------------ a script
 
 
+_PROLOGUE = """#!/usr/bin/env bash
+# {title}. Written by twolane; Ctrl-C stops everything.
+set -euo pipefail
+pids=()
+
+# A vLLM server with an open stream does not end by SIGTERM: what is left after 10 s is killed, each
+# with all that it started.
+stop() {{
+  kill "${{pids[@]}}" 2>/dev/null || true
+  for _ in 1 2 3 4 5 6 7 8 9 10; do
+    kill -0 "${{pids[@]}}" 2>/dev/null || break
+    sleep 1
+  done
+  for pid in "${{pids[@]}}"; do kill -9 -- "-$pid" 2>/dev/null || true; done
+}}
+trap stop EXIT
+trap 'exit 130' INT TERM
+
+ready() {{ # URL PID
+  until curl -fsS -o /dev/null "$1" 2>/dev/null; do
+    kill -0 "$2" || exit 1
+    sleep 1
+  done
+}}"""
+
+
 def shell(parts: Sequence[Service], title: str) -> str:
     """A script that starts all, waits for each engine, and stops all on Ctrl-C."""
-    lines = [
-        "#!/usr/bin/env bash",
-        f"# {title}. Written by twolane; Ctrl-C stops everything.",
-        "set -euo pipefail",
-        "pids=()",
-        'stop() { kill "${pids[@]}" 2>/dev/null || true; wait || true; }',
-        "trap stop EXIT",
-        "trap 'exit 130' INT TERM",
-        'ready() { until curl -fsS -o /dev/null "$1" 2>/dev/null; do '
-        'kill -0 "$2" || exit 1; sleep 1; done; }',
-    ]
+    lines = [_PROLOGUE.format(title=title)]
     for part in parts:
         for name in part.after:
             lines.append(f'ready {_part(parts, name).health} "${{pids[{_index(parts, name)}]}}"')
         env = [f"{name}={shlex.quote(value)}" for name, value in part.env.items()]
-        words = [*(["env"] if env else []), *env, *_wrapped(map(shlex.quote, part.command))]
+        words = ["setsid env" if env else "setsid", *env, *_wrapped(map(shlex.quote, part.command))]
         lines += ["", f"# {part.name}", " \\\n  ".join(words) + f" > {part.name}.log 2>&1 &"]
         lines.append('pids+=("$!")')
     lines += ["", f"echo {shlex.quote('endpoint: ' + endpoint(parts))}", "wait -n", ""]
@@ -169,7 +186,11 @@ def unit_name(arm: Arm, part: Service) -> str:
 def unit(arm: Arm, part: Service, title: str) -> str:
     """A unit of systemd for one process: started anew when it dies, stopped with its tree."""
     units = [unit_name(arm, replace(part, name=name)) for name in part.after]
-    lines = ["[Unit]", f"Description=twolane {title}: {part.name}", "After=network.target"]
+    lines = [
+        "[Unit]",
+        f"Description=twolane {title}: {part.name}".replace("%", "%%"),
+        "After=network.target",
+    ]
     if units:
         lines += [f"Wants={' '.join(units)}", f"After={' '.join(units)}"]
     lines += ["", "[Service]"]
