@@ -114,6 +114,11 @@ async def run(
 def _refuse(server: Server, cells: Sequence[AnyCell], *, chat: bool) -> None:
     if not cells:
         raise QuestionError("no cell was given", remedy="--cell 'c4 in512 out64 n40'")
+    ids = [cell.id for cell in cells]
+    if again := next((cell for i, cell in enumerate(ids) if cell in ids[:i]), None):
+        raise QuestionError(
+            f"cell {again!r} was given twice", place="--cell", remedy="run bench again to repeat it"
+        )
     for cell in cells:
         if server.context is not None and cell.prompt >= server.context:
             raise QuestionError(

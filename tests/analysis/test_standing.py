@@ -54,7 +54,8 @@ def test_a_lost_arm_is_named(folder: Path) -> None:
 
 
 def test_old_results_are_said_to_be_unsealed(tmp_path: Path) -> None:
-    assert "3 of 3 runs have no seal" in said(make(tmp_path / "old", sealed=False))
+    told = said(make(tmp_path / "old", sealed=False))
+    assert "Without a seal, as an older twolane left them: 3 of 3 runs" in told
 
 
 def test_no_answer_at_all_is_exit_code_one(folder: Path) -> None:

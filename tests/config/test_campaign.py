@@ -57,6 +57,13 @@ def test_faults_have_places(
     assert caught.value.place.startswith(f"{path}:{line or ''}")
 
 
+def test_a_cell_cannot_be_measured_twice_in_a_run(tmp_path: Path) -> None:
+    cell = "c4 in512 out64 n24"
+    path = changed(tmp_path, f"- {cell}", f"- {cell}\n  - c4 in512  out64 n24")
+    with pytest.raises(ConfigError, match="a second time"):
+        load_campaign(path)
+
+
 def test_the_digest_ignores_where_files_lie_and_sees_what_runs(tmp_path: Path) -> None:
     same = load_campaign(changed(tmp_path, "name: demo", "name: demo")).digest()
     assert same == load_campaign(DEMO).digest()

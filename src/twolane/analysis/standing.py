@@ -43,8 +43,9 @@ def _unsealed(results: Results) -> str:
     if not results.unsealed:
         return ""
     return (
-        f"{len(results.unsealed)} of {_count(len(results.runs), 'run')} have no seal, as an older "
-        "twolane left them: lines that were doubled, lost or edited since would not be seen."
+        f"Without a seal, as an older twolane left them: {len(results.unsealed)} of "
+        f"{_count(len(results.runs), 'run')}; lines that were doubled, lost or edited since would "
+        "not be seen."
     )
 
 

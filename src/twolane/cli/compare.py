@@ -64,7 +64,8 @@ def _lines(compared: Compared) -> list[str]:
     facts = compared.facts
     results = facts.results
     lines = [
-        f"{results.campaign}: {len(results.runs)} runs, {len(results.blocks)} blocks, margin "
+        f"{results.campaign}: {len(results.runs)} run{'s' * (len(results.runs) != 1)}, "
+        f"{len(results.blocks)} block{'s' * (len(results.blocks) != 1)}, margin "
         f"{facts.margin * 100:g} %, noise floor {_floors(compared)}"
     ]
     cell = ""

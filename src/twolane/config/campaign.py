@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -148,6 +148,7 @@ def load_campaign(path: Path) -> Campaign:
     gates = tuple(_gate(file, i, t, context) for i, t in enumerate(shape.gates))
     greedy = tuple(_size(file, ("greedy", i), s) for i, s in enumerate(shape.greedy))
     cells = tuple(_cell(file, ("cells", i), t, context) for i, t in enumerate(shape.cells))
+    _each_once(file, cells)
     return Campaign(
         name=shape.name,
         path=path,
@@ -194,6 +195,16 @@ def _cell(file: YamlFile, at: tuple[str | int, ...], text: str, context: int) ->
             "raise context, or shorten the prompt",
         )
     return cell
+
+
+def _each_once(file: YamlFile, cells: Sequence[AnyCell]) -> None:
+    """A cell's requests are told apart by its id alone."""
+    ids = [cell.id for cell in cells]
+    for i, cell in enumerate(ids):
+        if cell in ids[:i]:
+            raise file.fault(
+                ("cells", i), f"cell {cell!r} a second time", "use blocks to repeat a measurement"
+            )
 
 
 def _gate(file: YamlFile, index: int, text: str, context: int) -> NeedleCell:
