@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.analysis.test_iterations import LINE
 from tests.report.synthetic import INTERFERENCE, make
 
+from twolane.analysis.iterations import FLAG
 from twolane.analysis.results import Run, load
 from twolane.clock import MS, NS
-from twolane.records import Appender, Sample
+from twolane.records import Appender, RunMeta, Sample, read_json, write_json
 from twolane.report import lanes, timeline
 
 
@@ -68,6 +70,10 @@ def test_iterations_of_the_log_are_drawn_where_they_ran(tmp_path: Path) -> None:
     reader = next(r for r in run.requests("victim") if r.shot == panel.shot)
     lines = [LINE.format(i=i, c=0, g=2, ms=gap / MS - 0.2) for i, gap in enumerate(reader.gaps_ns)]
     (run.folder / "e1.log").write_text("".join(lines))
+    meta = read_json(run.folder / "run.json", RunMeta)
+    engines = [msgspec.structs.replace(e, argv=[*e.argv, FLAG]) for e in meta.engines]
+    write_json(run.folder / "run.json", msgspec.structs.replace(meta, engines=engines))
+    run = of(tmp_path / "r", "split_1p1d")
     (engine,) = [one for one in lanes.lanes(run, INTERFERENCE, panel) if one.name == "e1"]
     assert len(engine.steps) > 100
     assert engine.steps[-1].end_ns == reader.last_ns

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from twolane.analysis.interference import Phases, Victim, victims
+from twolane.analysis.iterations import Placed
 from twolane.analysis.measures import Gap, gaps, stall_threshold_ns
 from twolane.analysis.work import Leg, Span, Work
 from twolane.records import Request
@@ -37,8 +38,9 @@ class Stall:
     engine: str
     legs: tuple[Leg, ...] = ()
     spans: tuple[Span, ...] = ()
+    steps: tuple[Placed, ...] = ()  # the engine's own, where its log tells them
 
-    def share(self, part: Leg | Span) -> float:
+    def share(self, part: Leg | Span | Placed) -> float:
         """Of the stall, what `part` covers, 0 ... 1."""
         covered = min(part.end_ns, self.gap.end_ns) - max(part.start_ns, self.gap.start_ns)
         return max(0.0, covered / self.gap.length_ns)
@@ -54,6 +56,7 @@ def _of(victim: Victim, done: Work) -> Iterator[Stall]:
     every, when = gaps(victim.request), victim.phases
     threshold = stall_threshold_ns([gap for gap in every if gap.inside(when.quiet)])
     engine = done.engine_of(victim.request)
+    steps = done.placed(victim.request, engine)
     for gap in every:
         if gap.length_ns > threshold and gap.end_ns > when.quiet_ns:
             window = (gap.start_ns, gap.end_ns)
@@ -69,6 +72,7 @@ def _of(victim: Victim, done: Work) -> Iterator[Stall]:
                 engine=engine,
                 legs=done.beside(engine, window, without=victim.request.id),
                 spans=done.during(engine, window),
+                steps=tuple(s for s in steps if Gap(s.start_ns, s.end_ns).overlaps(window)),
             )
 
 

@@ -15,6 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 from twolane.analysis import reading
+from twolane.analysis.iterations import FLAG, Iteration, Placed, by_stream, read
 from twolane.analysis.measures import Gap, Window
 from twolane.analysis.results import Run
 from twolane.records import EngineMeta, Ledger, Request, Role, Sample
@@ -208,6 +209,11 @@ class Work:
     ledgers: Mapping[str, Ledger]
     legs: Sequence[Leg]
     spans: Sequence[Span]
+    steps: Mapping[str, Sequence[Iteration]]  # by engine, where its log tells them
+
+    def placed(self, stream: Request, engine: str) -> list[Placed]:
+        """The steps of `engine` on the run's clock, by a stream that it made; empty if unknown."""
+        return by_stream(self.steps.get(engine, ()), stream)
 
     def engine_of(self, request: Request) -> str:
         return engine_of(request, self.ledgers, self.engines)
@@ -231,8 +237,10 @@ def _overlap(part: Leg | Span, window: Window) -> bool:
 def work(run: Run, requests: Sequence[Request]) -> Work:
     """What the engines of `run` did; legs are those of `requests`."""
     known = ledgers(run, requests)
-    names = [engine.name for engine in run.meta.engines]
-    return Work(run.meta.engines, known, legs(requests, known), spans(run.samples(), names))
+    engines = run.meta.engines
+    counted = spans(run.samples(), [engine.name for engine in engines])
+    steps = {e.name: read(run.folder / e.log) for e in engines if FLAG in e.argv}
+    return Work(engines, known, legs(requests, known), counted, steps)
 
 
 # ---------------------------------------------------------------------------------------- link

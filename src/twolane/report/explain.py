@@ -20,6 +20,7 @@ from twolane.report.told import (
     RunTold,
     SpanTold,
     StallTold,
+    StepTold,
     TransfersTold,
 )
 
@@ -199,6 +200,7 @@ def _stall(some: Sequence[StallTold]) -> Iterator[str]:
     when = f"{number(one.after_send_s)} s after the long prompt was sent"
     yield f"  {spoken(one.milliseconds, 'ms')}  {who}{on}, {where}, {one.phase}, {when}"
     yield from (f"    beside {_leg(leg)} of it" for leg in one.legs[:3])
+    yield from (f"    {_step(step)} of it" for step in one.iterations[:5])
     yield from (f"    {_span(span)}" for span in one.spans)
     if not one.legs and not one.spans:
         yield "    nothing that was recorded overlaps it"
@@ -208,6 +210,15 @@ def _leg(leg: LegTold) -> str:
     return (
         f"{leg.doing} of {leg.prompt_tokens:,} tokens ({leg.role}) on {leg.engine}, "
         f"{number(leg.seconds)} s: covers {leg.covers:.0%}"
+    )
+
+
+def _step(step: StepTold) -> str:
+    """By the engine's own log."""
+    return (
+        f"iteration {step.iteration} of {step.engine}: {step.prompt_tokens:,} prompt and "
+        f"{step.answer_tokens:,} answer tokens in {spoken(step.milliseconds, 'ms')}: "
+        f"covers {step.covers:.0%}"
     )
 
 

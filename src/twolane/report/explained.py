@@ -12,6 +12,7 @@ import msgspec
 
 from twolane.analysis.attribution import Attribution, parts, population
 from twolane.analysis.changes import changes, moved
+from twolane.analysis.iterations import Placed
 from twolane.analysis.points import Measured
 from twolane.analysis.results import Run
 from twolane.analysis.stalled import Stall, stalls
@@ -31,6 +32,7 @@ from twolane.report.told import (
     RunTold,
     SpanTold,
     StallTold,
+    StepTold,
     TransfersTold,
 )
 
@@ -48,6 +50,7 @@ ROLES: dict[Role, str] = {
 }
 """Whose ledgers a cell shows; a null run and a warm-up have none worth telling."""
 MOST_STALLS = 1_000
+LEAST = 0.02  # an iteration that covers less of a stall is its neighbour
 
 
 # ----------------------------------------------------------------------------------- building
@@ -202,6 +205,19 @@ def _stall(one: Stall, origin: int) -> StallTold:
         engine=one.engine,
         legs=sorted((_leg(leg, window) for leg in one.legs), key=_weight, reverse=True),
         spans=[_span(span, window, origin) for span in one.spans],
+        iterations=[_step(one, step) for step in one.steps if one.share(step) >= LEAST],
+    )
+
+
+def _step(stall: Stall, step: Placed) -> StepTold:
+    it = step.iteration
+    return StepTold(
+        stall.engine,
+        it.index,
+        it.context_tokens,
+        it.generation_tokens,
+        it.elapsed_ns / MS,
+        stall.share(step),
     )
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from twolane.analysis import iterations
-from twolane.analysis.iterations import Iteration, Placed
+from twolane.analysis.iterations import Placed, by_prefill
 from twolane.analysis.results import Run
 from twolane.analysis.work import Span, Work, work
 from twolane.clock import MS, NS
@@ -64,7 +63,7 @@ def lanes(run: Run, cell: InterferenceCell, panel: Panel) -> list[Lane]:
     requests = [r for r in every if r.shot == panel.shot]
     fired = next((r for r in requests if r.role == "aggressor"), None)
     shot = Shot(run, panel, requests, fired, work(run, requests))
-    found = [_prompt(shot), *(_engine(shot, one.name, one.log) for one in shot.done.engines)]
+    found = [_prompt(shot), *(_engine(shot, one.name) for one in shot.done.engines)]
     return [lane for lane in found if lane.pieces or lane.steps]
 
 
@@ -115,24 +114,24 @@ def _answering(ledger: Ledger, start: int, end: int) -> Iterable[Stop]:
     yield "step", "first step", step, end
 
 
-def _engine(shot: Shot, name: str, log: str) -> Lane:
+def _engine(shot: Shot, name: str) -> Lane:
     panel = shot.panel
     window = (
         panel.origin_ns + round(panel.begin_s * NS),
         panel.origin_ns + round(panel.end_s * NS),
     )
     spans = shot.done.during(name, window)
-    placed = _placed(shot, name, iterations.read(shot.run.folder / log))
+    placed = _placed(shot, name)
     inside = [p for p in placed if p.end_ns > window[0] and p.start_ns < window[1]]
     most = 0.0 if inside else max((_rate(one) for one in spans), default=0.0)
     pieces = [piece for span in spans for piece in _span(shot, span, most)]
     return Lane(name, tuple(pieces), tuple(inside))
 
 
-def _placed(shot: Shot, name: str, steps: Sequence[Iteration]) -> list[Placed]:
+def _placed(shot: Shot, name: str) -> list[Placed]:
     """By a reader on this engine, else by the long prompt's prefill there."""
     readers = [r for r in shot.requests if r.role == "victim" and shot.done.engine_of(r) == name]
-    by_reader = (iterations.by_stream(steps, reader) for reader in readers if steps)
+    by_reader = (shot.done.placed(reader, name) for reader in readers)
     if found := next((placed for placed in by_reader if placed), None):
         return found
     ledger = shot.done.ledgers.get(shot.fired.id) if shot.fired else None
@@ -142,7 +141,8 @@ def _placed(shot: Shot, name: str, steps: Sequence[Iteration]) -> list[Placed]:
     if times is None or times.first_token_ms is None or end is None:
         return []
     tokens = shot.fired.prompt_tokens or shot.fired.prompt_asked
-    return iterations.by_prefill(steps, tokens, round(times.first_token_ms * MS), end)
+    steps = shot.done.steps.get(name, ())
+    return by_prefill(steps, tokens, round(times.first_token_ms * MS), end)
 
 
 def _span(shot: Shot, span: Span, most: float) -> Iterable[Piece]:

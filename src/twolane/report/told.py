@@ -78,6 +78,18 @@ class SpanTold:
 
 
 @dataclass(frozen=True)
+class StepTold:
+    """One iteration of an engine, by its own log."""
+
+    engine: str
+    iteration: int
+    prompt_tokens: int
+    answer_tokens: int
+    milliseconds: float
+    covers: float
+
+
+@dataclass(frozen=True)
 class StallTold:
     request: str
     reader: int
@@ -90,6 +102,7 @@ class StallTold:
     engine: str
     legs: list[LegTold]
     spans: list[SpanTold]
+    iterations: list[StepTold]
 
 
 @dataclass(frozen=True)
