@@ -55,7 +55,7 @@ def test_a_torn_last_line_is_named_and_the_rest_is_kept(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     results = load(folder)
     assert len(list(results.runs[0].requests())) == 45
-    fault, damaged = faults(results)
+    damaged, fault = faults(results)
     assert fault.startswith("requests.jsonl:46 torn last line")
     assert "has 39 lines of it, 40 were written" in damaged
 

@@ -48,9 +48,9 @@ class Faults:
         self._seen[BadLine(str(path), line, why)] = None
 
     def __iter__(self) -> Iterator[BadLine]:
-        yield from self._seen
-        for other in self._others:
-            yield from other
+        """In the order of their places: runs are checked side by side, and end when they end."""
+        every = [*self._seen, *(bad for other in self._others for bad in other)]
+        return iter(sorted(every, key=lambda bad: (bad.path, bad.line, bad.why)))
 
     def __len__(self) -> int:
         return len(self._seen) + sum(len(other) for other in self._others)
