@@ -125,7 +125,7 @@ async def rig(
     ]
     for engine in engines:
         await engine.start()
-    config = replace(_config(engines), **{"hear_out_s": 0.05} | more)
+    config = replace(_config(engines), **{"hear_out_s": 0.05, "scrape_every_s": 0.0} | more)
     proxy = Proxy(config)
     await proxy.start()
     server = await asyncio.get_running_loop().create_server(proxy.client, "127.0.0.1", 0)

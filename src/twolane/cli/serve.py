@@ -67,6 +67,10 @@ def up(
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
               help="0 picks a free port and prints it.")  # fmt: skip
 @click.option("--ledger", type=click.Path(path_type=Path), help="Append one JSON line a request.")
+@click.option("--config", "file", type=click.Path(path_type=Path), metavar="FILE",
+              help="Engines and limits in YAML, read again on SIGHUP.")  # fmt: skip
+@click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True,
+              help="Processes on one port; limits are divided among them.")  # fmt: skip
 @click.option("--model", help="Only where the engines do not list theirs.")
 @click.option("--api-key", "api_keys", multiple=True, envvar="TWOLANE_API_KEYS",
               help="A key that clients must give; several, or in TWOLANE_API_KEYS.")  # fmt: skip
@@ -76,6 +80,12 @@ def up(
               help="Prompt tokens one prefill engine is given at a time; more wait.")  # fmt: skip
 @click.option("--decode-limit", type=click.IntRange(1), metavar="N",
               help="Requests one decode engine is given at a time; more wait.")  # fmt: skip
+@click.option("--kv-limit", type=click.FloatRange(0, 1, min_open=True),
+              help="Share of a decode engine's KV that may be taken; more wait.")  # fmt: skip
+@click.option("--fallback-share", type=click.FloatRange(0, 1),
+              help="Share of requests one engine may serve where the split failed.")  # fmt: skip
+@click.option("--scrape", "scrape_every_s", type=click.FloatRange(0), metavar="SECONDS",
+              help="How often to read the engines' metrics; 0 for never.")  # fmt: skip
 @click.option("--retry-share", type=click.FloatRange(0, 1),
               help="Share of requests asked again where an engine broke off.")  # fmt: skip
 @click.option("--tokenise-once", is_flag=True, default=None,
@@ -94,6 +104,8 @@ def proxy(
     host: str,
     port: int,
     ledger: Path | None,
+    file: Path | None,
+    workers: int,
     model: str | None,
     **limits: Any,
 ) -> None:
@@ -103,21 +115,19 @@ def proxy(
     Example:
       twolane proxy --prefill http://127.0.0.1:8100 --decode http://127.0.0.1:8200
     """
-    from twolane.proxy.config import config_from_urls  # noqa: PLC0415 - keeps `--help` fast
+    from twolane.proxy.config import ProxyConfig  # noqa: PLC0415 - keeps `--help` fast
+    from twolane.proxy.configfile import configured  # noqa: PLC0415
     from twolane.proxy.server import run as serve  # noqa: PLC0415
 
-    serve(
-        config_from_urls(
-            prefill,
-            decode,
-            aggregated,
-            host=host,
-            port=port,
-            ledger=ledger,
-            model=model,
-            limits={name: value for name, value in limits.items() if value is not None},
+    given = {name: value for name, value in limits.items() if value not in (None, ())}
+
+    def read() -> ProxyConfig:
+        engines = {"prefill": prefill, "decode": decode, "aggregated": aggregated}
+        return configured(
+            file, engines, model, given, host=host, port=port, ledger=ledger, workers=workers
         )
-    )
+
+    serve(read(), read if file is not None else None)
 
 
 @cli.command(context_settings={"ignore_unknown_options": True})

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from twolane import clock
 from twolane.proxy.config import ProxyConfig
-from twolane.proxy.fleet import Fleet, Reservation
+from twolane.proxy.fleet import Engine, Fleet, Reservation
 from twolane.proxy.refusal import RefusalError
 from twolane.routing import EngineLoad, urgency
 
@@ -79,6 +79,11 @@ class Admission:
         self._queue: list[_Waiter] = []
         self.refused = 0
         fleet.freed = self._let_in
+
+    def configure(self, config: ProxyConfig) -> None:
+        """Other limits from now on."""
+        self._config = config
+        self._let_in()
 
     @property
     def waiting(self) -> int:
@@ -146,12 +151,13 @@ class Admission:
         if p is None or d is None:
             missing = "prefill" if p is None else "decode"
             raise RefusalError(503, "no engine is available", why=f"no usable {missing} engine")
-        if not (self._prefill_has_room(p.load, size) and self._decode_has_room(d.load)):
+        if not (self._prefill_has_room(p.load, size) and self._decode_has_room(d, size)):
             return None
         prefill = self._fleet.reserve("prefill", size)
         decode = self._fleet.reserve("decode", 0)
         assert prefill is not None  # peeked in the same turn of the loop
         assert decode is not None
+        decode.promise(self._meter.tokens(size))
         return Places(prefill, decode)
 
     def _prefill_has_room(self, load: EngineLoad, size: int) -> bool:
@@ -161,9 +167,15 @@ class Admission:
             return True
         return self._meter.tokens(load.prompt_bytes + size) <= limit * load.weight
 
-    def _decode_has_room(self, load: EngineLoad) -> bool:
+    def _decode_has_room(self, engine: Engine, size: int) -> bool:
+        """Places, and KV where there is a limit; an idle engine gets what would never fit."""
         limit = self._config.decode_limit
-        return limit is None or load.in_flight < limit * load.weight
+        if limit is not None and engine.in_flight >= limit * engine.weight:
+            return False
+        share, taken, reading = self._config.kv_limit, engine.kv_taken, engine.reading
+        if share is None or taken is None or reading is None or not engine.in_flight:
+            return True
+        return taken + self._meter.tokens(size) / (reading.kv_tokens or 1) <= share
 
     def _refusal(self, status: int, message: str) -> RefusalError:
         """With the time that the backlog takes at the rate at which waiting counts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -32,6 +32,11 @@ class Upstream:
     host: str
     port: int
     weight: float = 1.0
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """What makes it this engine and no other."""
+        return self.role, self.name, self.host, self.port
 
 
 def upstream(role: EngineRole, index: int, url: str) -> Upstream:
@@ -97,6 +102,9 @@ class ProxyConfig:
     # engine is; both times the engine's weight. Beyond, requests wait here, short ones first.
     backlog_tokens: int | None = None
     decode_limit: int | None = None
+    # The share of a decode engine's KV that requests may fill, by what it tells and by the prompts
+    # that it has been given since.
+    kv_limit: float | None = None
     queue_limit: int = 1024
     queue_timeout_s: float = 60.0
     # What a second of waiting is worth; about what one prefill engine computes in a second.
@@ -106,6 +114,8 @@ class ProxyConfig:
     # The share of requests that may be asked again from the beginning, where an engine's connection
     # broke before the client saw anything.
     retry_share: float = 0.0
+    # The share that may be served by one engine alone where the split is not to be had.
+    fallback_share: float = 0.0
     # Let P tell the prompt's token ids and give them to D, so that D does not tokenise again.
     tokenise_once: bool = False
     connector: Connector = "auto"
@@ -121,6 +131,10 @@ class ProxyConfig:
     # that is down is asked often, so that it is used again within seconds.
     health_every_s: float = 10.0
     health_down_every_s: float = 1.0
+    scrape_every_s: float = 10.0  # the engines' metrics, for room and alarms; 0 for never
+    workers: int = 1  # processes that listen on one port
+    worker: int = 0  # which of them this is
+    shared: Path | None = None  # where they leave their metrics for each other
     warm_timeout_s: float = 30.0
     drain_timeout_s: float = 60.0
 
@@ -140,6 +154,19 @@ class ProxyConfig:
             raise QuestionError(
                 f"two engines have one name: {', '.join(names)}", remedy="give each its own"
             )
+
+    def for_worker(self) -> ProxyConfig:
+        """A worker's share of the limits: workers count for themselves, so each gets a part."""
+
+        def part(limit: int | None) -> int | None:
+            return None if limit is None else max(1, limit // self.workers)
+
+        return replace(
+            self,
+            backlog_tokens=part(self.backlog_tokens),
+            decode_limit=part(self.decode_limit),
+            queue_limit=-(-self.queue_limit // self.workers),
+        )
 
     @property
     def upstreams(self) -> tuple[Upstream, ...]:

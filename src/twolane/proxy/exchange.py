@@ -51,6 +51,7 @@ class Services:
     admission: Admission
     meter: TokenMeter
     retries: RetryBudget
+    fallbacks: RetryBudget
 
 
 def _nothing() -> None:
@@ -74,6 +75,7 @@ class Exchange:
         self._handoff: Handoff | None = None
         self._ids: bytes | None = None  # of the prompt's tokens, where P told them
         self.release: asyncio.Task[None] | None = None  # what goes on after the exchange
+        self.fell_back = False  # one engine served it, though it should have been split
         self.broken: RefusalError | None = None  # told inside a stream that had begun
 
     def ledger(self) -> Ledger:
@@ -194,7 +196,12 @@ class Exchange:
 
     async def _decode(self, handoff: Handoff, place: Reservation, places: ExitStack) -> None:
         place, connection = await self._connect("decode", 0, places, place)
-        relay = Relay(self._reply, lambda: handoff.end("admitted"), _nothing)
+
+        def admitted() -> None:
+            handoff.end("admitted")
+            place.arrived = True
+
+        relay = Relay(self._reply, admitted, _nothing)
         try:
             body = self._asked.body.for_decode(handoff.use(self._config.handoff_age_s), self._ids)
         except StaleHandoffError as error:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from twolane.proxy.config import EngineRole, ProxyConfig, Upstream
 from twolane.proxy.handoff import Params
 from twolane.proxy.leg import LegError, ask
+from twolane.proxy.scrape import Reading, alarms
+from twolane.proxy.scrape import read as read_metrics
 from twolane.proxy.splice import SplicedConnection
 from twolane.routing import EngineLoad, choose
 from twolane.wire.http1 import request_head
@@ -33,6 +36,7 @@ class Engine:
     """One engine: its address, its idle connections and its present load."""
 
     def __init__(self, upstream: Upstream) -> None:
+        self.key = upstream.key
         self.name = upstream.name
         self.role = upstream.role
         self.weight = upstream.weight
@@ -44,6 +48,9 @@ class Engine:
         self.usable = True
         self.suspect = asyncio.Event()  # set: ask for its health now
         self.silences = 0
+        self.reading: Reading | None = None  # its metrics, when last asked
+        self.promised: set[Reservation] = set()  # given to it since then
+        self.alarms: Counter[str] = Counter()
         self.tokens_a_second: float | None = None  # that P computes, as it says itself
         self.handed: Params | None = None  # P's last handoff: who it is, and how KV travels
 
@@ -72,6 +79,34 @@ class Engine:
     ) -> bytes:
         return request_head(method, target, self.host_header, headers, length)
 
+    @property
+    def kv_taken(self) -> float | None:
+        """The share of its KV that is taken: what it told, and what it has been given since.
+        None where it does not tell."""
+        reading = self.reading
+        if reading is None or not reading.kv_tokens or reading.kv_usage is None:
+            return None
+        promised = sum(place.kv_tokens for place in self.promised)
+        return reading.kv_usage + promised / reading.kv_tokens
+
+    async def scrape(self, connect_s: float) -> None:
+        """Ask for its metrics; raise alarms for what grew that should not."""
+        known = [place for place in self.promised if place.arrived]
+        head = self.head("GET", "/metrics", (), 0)
+        try:
+            answer = await ask(self.pool, head, b"", connect_s=connect_s, answer_s=_HEALTH_ANSWER_S)
+        except LegError:
+            return
+        if answer.status != 200:
+            return
+        now = read_metrics(answer.body)
+        if self.reading is not None:
+            for name in alarms(self.reading, now, decodes=self.role == "decode"):
+                self.alarms[name] += 1
+                log.warning("engine %s: %s", self.name, name.replace("_", " "))
+        self.reading = now
+        self.promised.difference_update(known)
+
     def fail(self, error: LegError) -> None:
         """A request met `error` here: no connection takes the engine out, the rest is checked."""
         if error.kind == "connect":
@@ -84,6 +119,7 @@ class Engine:
             log.warning("engine %s is %s: %s", self.name, "up" if usable else "down", why)
         self.usable = usable
         if not usable:
+            self.reading = None
             self.handed = None  # whoever comes back is another process with another name
 
     async def check(self, connect_s: float) -> bool:
@@ -113,9 +149,16 @@ class Reservation:
         self._freed = freed
         self._prompt_bytes = prompt_bytes
         self._held = True
+        self.kv_tokens = 0.0  # that it will take of the engine's KV
+        self.arrived = False  # the engine counts it itself by now
         engine.prompt_bytes += prompt_bytes
         engine.in_flight += 1
         engine.served += 1
+
+    def promise(self, kv_tokens: float) -> None:
+        """Count these tokens of KV until the engine's metrics do."""
+        self.kv_tokens = kv_tokens
+        self.engine.promised.add(self)
 
     def prompt_done(self) -> None:
         """The prompt is computed: newcomers no longer wait behind it. Harmless twice."""
@@ -129,6 +172,7 @@ class Reservation:
         self.prompt_done()
         if self._held:
             self.engine.in_flight -= 1
+            self.engine.promised.discard(self)
             self._held = False
             self._freed()
 
@@ -148,14 +192,33 @@ class Fleet:
     """All engines, by role."""
 
     def __init__(self, config: ProxyConfig) -> None:
-        self._config = config
-        self.engines = [Engine(upstream) for upstream in config.upstreams]
+        self.engines: list[Engine] = []
         self._of: dict[str, list[Engine]] = {}
+        self._turns: dict[EngineRole, int] = {}
+        self._watchers: dict[Engine, list[asyncio.Task[None]]] = {}
+        self.update(config)
+        self.freed: Callable[[], None] | None = None  # told when a place or a prompt is done
+
+    def update(self, config: ProxyConfig) -> list[Engine]:
+        """Other engines and weights from now on; returns those that are new. What runs on an engine
+        that is gone from the configuration runs on; it gets nothing more."""
+        self._config = config
+        known = {engine.key: engine for engine in self.engines}
+        self.engines = [
+            known.pop(upstream.key) if upstream.key in known else Engine(upstream)
+            for upstream in config.upstreams
+        ]
+        for engine, upstream in zip(self.engines, config.upstreams, strict=True):
+            engine.weight = upstream.weight
+        for gone in known.values():
+            gone.usable = False
+            gone.pool.close()
+            for watcher in self._watchers.pop(gone, []):
+                watcher.cancel()
+        self._of = {}
         for engine in self.engines:
             self._of.setdefault(engine.role, []).append(engine)
-        self._turns: dict[EngineRole, int] = {}
-        self._watchers: list[asyncio.Task[None]] = []
-        self.freed: Callable[[], None] | None = None  # told when a place or a prompt is done
+        return [engine for engine in self.engines if engine not in self._watchers]
 
     def of(self, role: EngineRole) -> list[Engine]:
         return self._of.get(role, [])
@@ -189,18 +252,28 @@ class Fleet:
 
     # ------------------------------------------------------------------------------- health
 
-    async def check_all(self) -> None:
-        await asyncio.gather(*(e.check(self._config.connect_timeout_s) for e in self.engines))
+    async def check(self, engines: Iterable[Engine]) -> None:
+        connect_s = self._config.connect_timeout_s
+        await asyncio.gather(*(engine.check(connect_s) for engine in engines))
 
-    def watch(self, on_return: Callable[[Engine], None]) -> None:
-        """Keep asking for everybody's health; `on_return` hears of engines that came back."""
-        self._watchers = [
-            asyncio.create_task(self._watch(engine, on_return)) for engine in self.engines
-        ]
+    def watch(self, engines: Iterable[Engine], on_return: Callable[[Engine], None]) -> None:
+        """Keep asking for their health and metrics; `on_return` hears of those that came back."""
+        for engine in engines:
+            self._watchers[engine] = [
+                asyncio.create_task(self._watch(engine, on_return)),
+                asyncio.create_task(self._scrape(engine)),
+            ]
+
+    async def _scrape(self, engine: Engine) -> None:
+        while every_s := self._config.scrape_every_s:
+            if engine.usable:
+                await engine.scrape(self._config.connect_timeout_s)
+                self._tell_freed()
+            await asyncio.sleep(every_s)
 
     async def _watch(self, engine: Engine, on_return: Callable[[Engine], None]) -> None:
-        config = self._config
         while True:
+            config = self._config
             wait_s = config.health_every_s if engine.usable else config.health_down_every_s
             try:
                 async with asyncio.timeout(wait_s):
@@ -215,8 +288,9 @@ class Fleet:
                 engine.suspect.clear()
 
     async def close(self) -> None:
-        for watcher in self._watchers:
+        watchers = [watcher for both in self._watchers.values() for watcher in both]
+        for watcher in watchers:
             watcher.cancel()
-        await asyncio.gather(*self._watchers, return_exceptions=True)
+        await asyncio.gather(*watchers, return_exceptions=True)
         for engine in self.engines:
             engine.pool.close()

@@ -132,6 +132,10 @@ class Account:
         self.handoff: str | None = None
         self.remote_tokens: int | None = None
 
+    def forget_prefill(self) -> None:
+        """One engine serves it after all."""
+        self.p_engine = self.p_dispatch_ns = self.p_response_ns = self.p_times = None
+
     def record(self) -> Ledger:
         """The account as it stands now."""
         return Ledger(

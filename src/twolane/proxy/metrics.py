@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from twolane.analysis.attribution import parts
 from twolane.clock import NS
 from twolane.proxy.exchange import Services
+from twolane.proxy.scrape import ALARMS
 from twolane.records import Ledger, Request
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -30,6 +31,7 @@ class _Live(Collector):
         self._fleet = services.fleet
         self._admission = services.admission
         self._retries = services.retries
+        self._fallbacks = services.fallbacks
 
     def describe(self) -> list[Metric]:
         return []
@@ -50,7 +52,29 @@ class _Live(Collector):
         yield GaugeMetricFamily("twolane_waiting", "Requests in the queue.", admission.waiting)
         yield CounterMetricFamily("twolane_refused", "Turned away by it.", admission.refused)
         yield CounterMetricFamily("twolane_retries", "Asked again.", self._retries.used)
+        yield CounterMetricFamily("twolane_fallbacks", "Not split.", self._fallbacks.used)
         yield from self._engines()
+        yield self._alarms()
+        yield self._rooms()
+
+    def _alarms(self) -> Metric:
+        """From the engines' own metrics: what grew that should not."""
+        family = CounterMetricFamily(
+            "twolane_alarms", "Failures no request shows.", labels=["engine", "kind"]
+        )
+        for engine in self._fleet.engines:
+            for kind in ALARMS:
+                family.add_metric([engine.name, kind], engine.alarms[kind])
+        return family
+
+    def _rooms(self) -> Metric:
+        family = GaugeMetricFamily(
+            "twolane_engine_kv_taken", "Share of KV, with what was given since.", labels=["engine"]
+        )
+        for engine in self._fleet.engines:
+            if engine.kv_taken is not None:
+                family.add_metric([engine.name], engine.kv_taken)
+        return family
 
     def _engines(self) -> Iterator[Metric]:
         labels = ["engine", "role"]

@@ -69,6 +69,10 @@ class Releases:
         self._fleet = fleet
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def configure(self, config: ProxyConfig) -> None:
+        """Other times from now on."""
+        self._config = config
+
     def start(self, handoff: Handoff, asked: Asked, engine: Engine) -> asyncio.Task[None]:
         """Take the handoff over. `engine` is the D that was to read it, so that it has shaken
         hands with P: at first contact the word to P is lost and the lease must run out."""

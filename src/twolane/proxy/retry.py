@@ -18,6 +18,10 @@ class RetryBudget:
         self._saved = 0.0
         self.used = 0
 
+    def configure(self, share: float) -> None:
+        """Another share from now on."""
+        self._share = share
+
     def earn(self) -> None:
         """A request has come in."""
         self._saved = min(_SAVED_AT_MOST, self._saved + self._share)

@@ -1,7 +1,7 @@
 """The process: listen, say where, end well.
 
 SIGTERM stops listening and waits for what has begun; SIGINT ends at once. In both cases every
-handoff is released or counted before the process ends.
+handoff is released or counted before the process ends. SIGHUP reads the configuration again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from collections.abc import Callable
 
 import uvloop
 
-from twolane.errors import QuestionError
+from twolane.errors import QuestionError, TwolaneError
+from twolane.proxy import workers
 from twolane.proxy.config import ProxyConfig
 from twolane.proxy.service import Proxy
 
@@ -27,21 +28,37 @@ log = logging.getLogger(__name__)
 _BACKLOG = 4096  # a burst must not wait a second for a repeated SYN
 
 
-def run(config: ProxyConfig) -> None:
-    """Serve until a signal. Prints `{"listening": "http://HOST:PORT"}` once it accepts."""
+Reload = Callable[[], ProxyConfig]
+
+
+def run(config: ProxyConfig, reload: Reload | None = None) -> None:
+    """Serve until a signal. Prints `{"listening": "http://HOST:PORT"}` once it accepts.
+
+    On SIGHUP the configuration becomes what `reload` says.
+    """
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
+    if config.workers > 1:
+        workers.run(
+            config,
+            lambda one, ready: _run_one(one, ready, reload),
+            lambda port: _say(config.host, port),
+        )
+    else:
+        _run_one(config, lambda port: _say(config.host, port), reload)
+
+
+def _run_one(config: ProxyConfig, ready: Callable[[int], None], reload: Reload | None) -> None:
+    def started(port: int) -> None:
+        # What exists now exists for good: left to the collector, it stalls every stream for some
+        # milliseconds whenever the oldest generation is collected.
+        gc.collect()
+        gc.freeze()
+        ready(port)
+
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config, lambda port: _started(config.host, port)))
-
-
-def _started(host: str, port: int) -> None:
-    # What exists now exists for good: left to the collector, it stalls every stream for some
-    # milliseconds whenever the oldest generation is collected.
-    gc.collect()
-    gc.freeze()
-    _say(host, port)
+        runner.run(serve(config, started, reload))
 
 
 def _say(host: str, port: int) -> None:
@@ -49,7 +66,11 @@ def _say(host: str, port: int) -> None:
     sys.stdout.flush()
 
 
-async def serve(config: ProxyConfig, ready: Callable[[int], None] | None = None) -> None:
+async def serve(
+    config: ProxyConfig,
+    ready: Callable[[int], None] | None = None,
+    reload: Reload | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT, or until cancelled. `ready` is told the port.
 
     Raises QuestionError where the address cannot be bound.
@@ -57,6 +78,7 @@ async def serve(config: ProxyConfig, ready: Callable[[int], None] | None = None)
     listener = _bind(config)
     proxy = Proxy(config)
     stop = _Stop()
+    reloading = _Reloading(proxy, reload)
     try:
         await proxy.start()
         server = await asyncio.get_running_loop().create_server(
@@ -72,6 +94,7 @@ async def serve(config: ProxyConfig, ready: Callable[[int], None] | None = None)
             await _drain(proxy, stop, config.drain_timeout_s)
     finally:
         listener.close()
+        reloading.forget()
         stop.forget()
         await proxy.close()
 
@@ -81,6 +104,8 @@ def _bind(config: ProxyConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if config.workers > 1:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listener.bind((config.host, config.port))
     except OSError as error:
@@ -103,6 +128,38 @@ async def _drain(proxy: Proxy, stop: _Stop, timeout_s: float) -> None:
     )
     for task in (drained, interrupted):
         task.cancel()
+
+
+class _Reloading:
+    """SIGHUP: the configuration is read again; where it is faulty, the old one stays."""
+
+    def __init__(self, proxy: Proxy, reload: Reload | None) -> None:
+        self._proxy = proxy
+        self._reload = reload
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        with contextlib.suppress(ValueError, RuntimeError):
+            self._loop.add_signal_handler(signal.SIGHUP, self._begin)
+
+    def _begin(self) -> None:
+        if self._reload is None:
+            log.warning("SIGHUP: there is no --config FILE to read again")
+        elif self._task is None or self._task.done():
+            self._task = self._loop.create_task(self._read(self._reload))
+
+    async def _read(self, reload: Reload) -> None:
+        try:
+            config = reload()
+        except TwolaneError as error:
+            log.error("not reloaded: %s", error)
+            return
+        await self._proxy.reload(config.for_worker() if config.workers > 1 else config)
+
+    def forget(self) -> None:
+        with contextlib.suppress(ValueError, RuntimeError):
+            self._loop.remove_signal_handler(signal.SIGHUP)
+        if self._task is not None:
+            self._task.cancel()
 
 
 class _Stop:

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hmac import compare_digest
 
 from twolane import clock
@@ -31,6 +31,7 @@ from twolane.proxy.refusal import RefusalError
 from twolane.proxy.release import Asked, Releases
 from twolane.proxy.retry import RetryBudget
 from twolane.proxy.warm import Pair
+from twolane.proxy.workers import Board
 from twolane.records import Appender
 from twolane.wire.http1 import Payload
 from twolane.wire.requests import Request
@@ -56,6 +57,10 @@ _NOT_FOR_ENGINES = frozenset(
 )
 
 
+_POST_S = 1.0
+_ENGINES_FAIL = (502, 503, 504)
+
+
 class Proxy:
     """One proxy: its engines, its handoffs, its clients. `handle` serves one request."""
 
@@ -67,6 +72,7 @@ class Proxy:
         self.meter = TokenMeter()
         self.admission = Admission(config, self.fleet, self.meter)
         self.retries = RetryBudget(config.retry_share)
+        self.fallbacks = RetryBudget(config.fallback_share)
         self.services = Services(
             config,
             self.fleet,
@@ -75,6 +81,7 @@ class Proxy:
             self.admission,
             self.meter,
             self.retries,
+            self.fallbacks,
         )
         self.metrics = Metrics(self.services)
         self.clients: Members[ClientSide] = Members()
@@ -84,6 +91,7 @@ class Proxy:
         self._keys = config.api_keys
         self._boot = clock.boot_id()
         self._ledger = Appender(config.ledger) if config.ledger is not None else None
+        self._board = Board(config.shared, config.worker) if config.shared is not None else None
         self._warming: set[asyncio.Task[object]] = set()
 
     def client(self) -> ClientSide:
@@ -116,7 +124,7 @@ class Proxy:
             return
         self._check_key(request)
         if path == "/metrics":
-            reply.whole(200, [(b"content-type", CONTENT_TYPE)], self.metrics.text())
+            reply.whole(200, [(b"content-type", CONTENT_TYPE)], self._metrics_text())
         elif path in SPLIT_PATHS and request.method == "POST":
             await self._generate(request, reply, received_ns)
         elif path in SPLIT_PATHS or path in _PASSED or path.startswith(_PASSED_UNDER):
@@ -139,9 +147,26 @@ class Proxy:
         alone = self._alone_because(asked.body) if self.config.prefill else None
         with self._recorded(exchange, asked, reply, alone):
             if self.config.prefill and alone is None:
-                await exchange.split()
+                await self._split(exchange, asked, request, reply)
             else:
                 await exchange.direct(self._alone, asked.body.plain_or(request.body))
+
+    async def _split(
+        self, exchange: Exchange, asked: Asked, request: Request, reply: Reply
+    ) -> None:
+        """Through P and D; through one engine where that failed and the budget allows it."""
+        self.fallbacks.earn()
+        try:
+            await exchange.split()
+        except RefusalError as refusal:
+            failed = refusal.status in _ENGINES_FAIL and not reply.started
+            if not failed or not self.fallbacks.take():
+                raise
+            log.warning("request %s: not split, since %s", asked.id, refusal)
+            exchange.fell_back = True
+            exchange.account.forget_prefill()
+            self.metrics.alone.labels("fallback").inc()
+            await exchange.direct(self._alone, asked.body.plain_or(request.body))
 
     async def _pass(self, request: Request, reply: Reply, received_ns: int) -> None:
         raw: Payload = request.body
@@ -214,6 +239,8 @@ class Proxy:
             raise
         finally:
             exchange.account.end_ns = clock.now_ns()
+            if exchange.fell_back:
+                alone = "fallback"
             if exchange.broken is not None:
                 outcome = str(exchange.broken)
             note = _Note(asked, reply.status or status, outcome, alone)
@@ -247,9 +274,49 @@ class Proxy:
 
     async def start(self) -> None:
         """Find out who is there and warm every pair."""
-        await self.fleet.check_all()
-        await asyncio.gather(*(pair.warm() for pair in self._pairs() if pair.ready))
-        self.fleet.watch(self._returned)
+        await self._welcome(self.fleet.engines)
+        if self._board is not None:
+            self._warming.add(asyncio.create_task(self._post(self._board)))
+
+    async def _welcome(self, engines: list[Engine]) -> None:
+        await self.fleet.check(engines)
+        pairs = [pair for pair in self._pairs() if pair.ready]
+        mine = (p for p in pairs if p.prefill in engines or p.decode in engines)
+        await asyncio.gather(*(pair.warm() for pair in mine))
+        self.fleet.watch(engines, self._returned)
+
+    def _metrics_text(self) -> bytes:
+        text = self.metrics.text()
+        return text if self._board is None else self._board.with_others(text)
+
+    async def _post(self, board: Board) -> None:
+        """Our metrics, where the other workers find them."""
+        while True:
+            board.leave(self.metrics.text())
+            await asyncio.sleep(_POST_S)
+
+    async def reload(self, config: ProxyConfig) -> None:
+        """Other engines, weights and limits; what has begun goes on as it began. Where one listens
+        and where the ledger is stay as they were."""
+        old = self.config
+        self.config = config = replace(
+            config,
+            host=old.host,
+            port=old.port,
+            ledger=old.ledger,
+            workers=old.workers,
+            worker=old.worker,
+            shared=old.shared,
+        )
+        new = self.fleet.update(config)
+        self.services = replace(self.services, config=config)
+        self.retries.configure(config.retry_share)
+        self.fallbacks.configure(config.fallback_share)
+        self.releases.configure(config)
+        self._keys = config.api_keys
+        await self._welcome(new)
+        self.admission.configure(config)
+        log.info("reloaded: %s", ", ".join(engine.name for engine in self.fleet.engines))
 
     def _pairs(self) -> list[Pair]:
         return [

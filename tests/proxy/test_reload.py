@@ -1,0 +1,104 @@
+"""A configuration in a file, and read again while streams run."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.proxy.rig import Rig, completion, expected, rig, soon
+
+from twolane.errors import QuestionError
+from twolane.proxy.config import ProxyConfig, Upstream
+from twolane.proxy.configfile import configured
+from twolane.proxy.fault_engine import Behaviour, FaultEngine
+
+NO_ENGINES: dict[str, tuple[str, ...]] = {"prefill": (), "decode": (), "aggregated": ()}
+WHERE = {"host": "127.0.0.1", "port": 0, "ledger": None, "workers": 1}
+
+
+def read(file: Path, text: str, **limits: object) -> ProxyConfig:
+    file.write_text(text)
+    return configured(file, NO_ENGINES, None, limits, **WHERE)
+
+
+def test_the_file_names_engines_and_limits_and_the_command_line_wins(tmp_path: Path) -> None:
+    text = "prefill: [p=http://a:1*2]\ndecode: [http://b:2]\nbacklog: 9\nqueue: 5\n"
+    config = read(tmp_path / "c.yaml", text, backlog_tokens=7)
+    assert [(u.name, u.weight) for u in config.upstreams] == [("p", 2.0), ("decode-0", 1.0)]
+    assert (config.backlog_tokens, config.queue_limit) == (7, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("aggregated: [http://a]\nbaklog: 3\n", "did you mean 'backlog'"),
+        ("aggregated: [http://a]\nbacklog: 0\n", "c.yaml:2"),
+        ("aggregated: [https://a]\n", "http://HOST:PORT"),
+        ("prefill: [http://a]\n", "without a decode engine"),
+        ("", "c.yaml"),
+    ],
+)
+def test_a_faulty_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(QuestionError, match=said):
+        read(tmp_path / "c.yaml", text)
+
+
+def test_engines_stand_in_one_place(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("aggregated: [http://a]\n")
+    with pytest.raises(QuestionError, match="twice"):
+        configured(file, NO_ENGINES | {"aggregated": ("http://b",)}, None, {}, **WHERE)
+
+
+def test_a_worker_has_its_share_of_the_limits() -> None:
+    engine = (Upstream("aggregated", "a", "h", 1),)
+    one = ProxyConfig(aggregated=engine, workers=4, backlog_tokens=100, decode_limit=2).for_worker()
+    assert (one.backlog_tokens, one.decode_limit, one.queue_limit) == (25, 1, 256)
+
+
+def with_decode(r: Rig, *engines: FaultEngine) -> ProxyConfig:
+    named = tuple(Upstream("decode", f"d{e.port}", "127.0.0.1", e.port) for e in engines)
+    return replace(r.proxy.config, decode=named)
+
+
+async def test_a_reload_moves_new_requests_and_loses_no_stream() -> None:
+    async with rig() as r, FaultEngine("decode", r.store) as other:
+        gate = asyncio.Event()
+        r.d.behaviour = Behaviour(after_first=gate)
+        before = await r.call(completion("before", stream=True))
+        await before.first()
+        await r.proxy.reload(with_decode(r, other))
+        assert (await r.ask(completion("after"))).text == expected("after")
+        assert [s.body["prompt"] for s in other.asked] == ["after"]
+        gate.set()
+        got = await before.answer()
+        assert (got.complete, got.text) == (True, expected("before"))
+        assert [e.name for e in r.proxy.fleet.engines] == ["prefill-0", f"d{other.port}"]
+
+
+async def test_a_reload_keeps_what_is_known_of_an_engine_and_gives_it_its_weight() -> None:
+    async with rig() as r:
+        engine = r.proxy.fleet.of("prefill")[0]
+        heavier = replace(r.proxy.config.prefill[0], weight=3.0)
+        await r.proxy.reload(replace(r.proxy.config, prefill=(heavier,), queue_limit=7))
+        assert r.proxy.fleet.of("prefill")[0] is engine
+        assert (engine.weight, r.proxy.config.queue_limit) == (3.0, 7)
+        assert len(r.p.asked) == 0
+
+
+async def test_who_waits_is_let_in_by_a_reload_with_more_room() -> None:
+    async with rig(decode_limit=1) as r:
+        gate = asyncio.Event()
+        r.d.behaviour = Behaviour(first_byte=gate)
+        r.d.began.clear()
+        calls = [await r.call(completion(p)) for p in ("one", "two")]
+        await soon(r.d.began)
+        while not r.proxy.admission.waiting:
+            await asyncio.sleep(0)
+        await r.proxy.reload(replace(r.proxy.config, decode_limit=2))
+        while r.d.in_flight < 2:
+            await asyncio.sleep(0)
+        gate.set()
+        assert [(await c.answer()).text for c in calls] == [expected("one"), expected("two")]
