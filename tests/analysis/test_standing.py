@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -51,6 +52,16 @@ def test_a_lost_arm_is_named(folder: Path) -> None:
     assert "no run of split_1p1d can be read here" in said(folder)
     told = CliRunner().invoke(cli, ["report", str(folder), "--json"])
     assert "no run of split_1p1d" in msgspec.json.decode(told.output)["verdict"]
+
+
+def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
+    folder = make(tmp_path / "two", blocks=2)
+    for run in load(folder).runs:
+        planned = {"arms": dict.fromkeys(load(folder).arms), "blocks": 2}
+        write_json(run.folder / "run.json", msgspec.structs.replace(run.meta, config=planned))
+    assert said(folder) == ""
+    shutil.rmtree(load(folder).of_arm("copies_256")[1].folder)
+    assert said(folder) == "Not here: 1 planned run (copies_256 in block 2)."
 
 
 def test_old_results_are_said_to_be_unsealed(tmp_path: Path) -> None:

@@ -161,6 +161,15 @@ class Results:
         return tuple(arm for arm in dict.fromkeys(planned) if arm not in self.arms)
 
     @cached_property
+    def absent(self) -> tuple[tuple[str, int], ...]:
+        """Runs that were planned and are not here, as arm and block, of arms that are."""
+        mine = [run for run in self.runs if run.label is None]
+        planned = {(arm, block) for run in mine for arm in _planned(run) for block in _blocks(run)}
+        held = {(run.arm, run.block) for run in mine}
+        arms = {arm for arm, _ in held}
+        return tuple(sorted((one for one in planned - held if one[0] in arms), key=_by_block))
+
+    @cached_property
     def unsealed(self) -> tuple[Run, ...]:
         """Runs with cells but no seal, of which nobody can say whether they are whole."""
         return tuple(run for run in self.runs if run.cells and not run.checked.sealed)
@@ -229,6 +238,15 @@ def _each_once(runs: Iterable[Run], faults: Faults) -> Iterator[Run]:
             yield run
         else:
             faults.note(run.folder, f"the same work as {done[key].id}, already there; left out")
+
+
+def _by_block(one: tuple[str, int]) -> tuple[int, str]:
+    return one[1], one[0]
+
+
+def _blocks(run: Run) -> range:
+    blocks = run.meta.config.get("blocks")
+    return range(blocks if isinstance(blocks, int) else 0)
 
 
 def _planned(run: Run) -> tuple[str, ...]:

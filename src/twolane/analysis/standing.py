@@ -12,6 +12,8 @@ from twolane.analysis.integrity import CODE
 from twolane.analysis.points import Measured
 from twolane.analysis.results import Results
 
+_NAMED = 4
+
 
 def answerable(measured: Iterable[Measured]) -> bool:
     """Whether a single point is left that may enter an answer."""
@@ -20,7 +22,13 @@ def answerable(measured: Iterable[Measured]) -> bool:
 
 def caveats(results: Results, measured: Iterable[Measured]) -> list[str]:
     """What a reader of any figure of `results` has to know, one sentence each."""
-    found = [_lost(results), _damaged(measured), _unsealed(results), _faults(results)]
+    found = [
+        _lost(results),
+        _absent(results),
+        _damaged(measured),
+        _unsealed(results),
+        _faults(results),
+    ]
     return [sentence for sentence in found if sentence]
 
 
@@ -29,6 +37,14 @@ def _lost(results: Results) -> str:
         return ""
     arms = ", ".join(results.lost)
     return f"Lost or not run: no run of {arms} can be read here, so nothing is said of it."
+
+
+def _absent(results: Results) -> str:
+    if not results.absent:
+        return ""
+    some = ", ".join(f"{arm} in block {block + 1}" for arm, block in results.absent[:_NAMED])
+    more = " ..." if len(results.absent) > _NAMED else ""
+    return f"Not here: {_count(len(results.absent), 'planned run')} ({some}{more})."
 
 
 def _damaged(measured: Iterable[Measured]) -> str:
