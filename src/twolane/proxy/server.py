@@ -11,6 +11,7 @@ import contextlib
 import gc
 import json
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -39,6 +40,8 @@ def run(config: ProxyConfig, reload: Reload | None = None) -> None:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a stream takes two
     if config.workers > 1:
         workers.run(
             config,
