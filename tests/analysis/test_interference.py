@@ -163,3 +163,15 @@ def test_without_shots_nothing_is_claimed() -> None:
     values = stats.summarise(CELL, [], None)
     assert values["worst_gap_ms"] is None
     assert values["stalls"] is None
+
+
+def test_the_null_runs_loss_is_that_of_a_time_as_long_as_the_hit() -> None:
+    """Both streams stall for the same 0.5 s; the sleep was four times as long as the hit."""
+    null = [victim(STALLED, shot=0, end_ms=6000), fired(1900, 5900, shot=0)]
+    hit = [victim(STALLED, end_ms=6000), fired(1900, 2900)]
+    alone, with_it = stats.victims([*null, *hit])
+    assert (alone.null, with_it.null) == (True, False)
+    assert with_it.tokens_lost == pytest.approx(24, abs=1.5)
+    assert alone.tokens_lost == pytest.approx(with_it.tokens_lost / 4, abs=1)
+    (lone,) = stats.victims(null)
+    assert lone.tokens_lost == pytest.approx(with_it.tokens_lost, abs=1.5)

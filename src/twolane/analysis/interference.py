@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final
 
@@ -91,7 +91,11 @@ def phases(shot: Sequence[Request]) -> Phases | None:
 
 
 def victims(requests: Iterable[Request]) -> list[Victim]:
-    """Every victim of every shot of one interference cell, in the order of shots."""
+    """Every victim of every shot of one interference cell, in the order of shots.
+
+    The null shot's `tokens_lost` are those of a time as long as the hits (their median): its
+    sleep was asked for before anybody knew how long the aggressor would take.
+    """
     shots: dict[int, list[Request]] = {}
     for request in requests:
         shots.setdefault(request.shot, []).append(request)
@@ -101,7 +105,13 @@ def victims(requests: Iterable[Request]) -> list[Victim]:
         if when is not None and when.quiet_ns < when.hit_ns:
             null = any(r.role == "null" for r in shot)
             found += [_victim(r, null, when) for r in shot if r.role == "victim"]
-    return found
+    hit_s = median(seconds_of(v.phases.hit) for v in found if not v.null)
+    return found if hit_s is None else [_as_long(v, hit_s) if v.null else v for v in found]
+
+
+def _as_long(null: Victim, hit_s: float) -> Victim:
+    slept_s = seconds_of(null.phases.hit)
+    return replace(null, tokens_lost=null.tokens_lost * hit_s / slept_s) if slept_s else null
 
 
 def _victim(request: Request, null: bool, when: Phases) -> Victim:
