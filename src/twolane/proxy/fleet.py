@@ -240,6 +240,8 @@ class Fleet:
 
     def _choose(self, role: EngineRole, avoid: frozenset[str] = frozenset()) -> int | None:
         engines = self.of(role)
+        if len(engines) == 1:  # nothing to weigh up
+            return 0 if engines[0].usable and engines[0].name not in avoid else None
         left_out = frozenset(i for i, engine in enumerate(engines) if engine.name in avoid)
         return choose([engine.load for engine in engines], self._turns.get(role, 0), left_out)
 

@@ -103,7 +103,7 @@ class Relay:
         generates: bool = True,
     ) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._begun = False
         self.tail = Tail()
         self.answer = Answer()
         self.streams = False
@@ -130,7 +130,7 @@ class Relay:
 
     def on_head(self, status: int, headers: Headers) -> None:
         self.last_ns = clock.now_ns()
-        self._begun.set_result(None)
+        self._begun = True
         self.answer.status, self.answer.headers = status, headers
         if not 200 <= status < 300:
             return
@@ -183,16 +183,28 @@ class Relay:
     async def watch(self, answer_s: float, idle_s: float) -> None:
         """Wait for the end. Raises LegError, also for silence: before the head longer than
         `answer_s`, after it longer than `idle_s` unless it is the client who does not read."""
-        ends = (self.done, self._begun)
-        await asyncio.wait(ends, timeout=answer_s, return_when=asyncio.FIRST_COMPLETED)
-        if not self.done.done() and not self._begun.done():
-            raise LegError("timeout", f"no answer within {answer_s:g} s")
-        while not self.done.done():
-            quiet_s = 0.0 if self._reply.paused else self._quiet_s()
-            if quiet_s >= idle_s:
-                raise LegError("timeout", f"silent for {quiet_s:.1f} s")
-            await asyncio.wait((self.done,), timeout=idle_s - quiet_s)
-        return self.done.result()
+        self._alarm(min(answer_s, idle_s), answer_s, idle_s)
+        try:
+            await self.done
+        finally:
+            self._timer.cancel()
+
+    def _alarm(self, in_s: float, answer_s: float, idle_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(in_s, self._check, answer_s, idle_s)
+
+    def _check(self, answer_s: float, idle_s: float) -> None:
+        """One timer for the whole answer, set anew as long as something comes."""
+        if self.done.done():
+            return
+        quiet_s = 0.0 if self._reply.paused else self._quiet_s()
+        if not self._begun and quiet_s >= answer_s:
+            self.done.set_exception(LegError("timeout", f"no answer within {answer_s:g} s"))
+        elif self._begun and quiet_s >= idle_s:
+            self.done.set_exception(LegError("timeout", f"silent for {quiet_s:.1f} s"))
+        else:
+            left_s = (idle_s if self._begun else answer_s) - quiet_s
+            self._alarm(min(left_s, idle_s), answer_s, idle_s)
 
 
 def lost(error: Exception | None) -> LegError:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import uuid
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from hmac import compare_digest
@@ -197,7 +197,7 @@ class Proxy:
         return "aggregated" if self.config.aggregated else "decode"
 
     def _asked(self, request: Request, body: Body) -> Asked:
-        request_id = self._unique(request.header(b"x-request-id")) or uuid.uuid4().hex
+        request_id = self._unique(request.header(b"x-request-id")) or os.urandom(16).hex()
         return Asked(
             id=request_id,
             method=request.method,
