@@ -26,7 +26,7 @@ from twolane.records import (
 
 CELLS: tuple[tuple[AnyCell, tuple[Role, ...]], ...] = (
     (GridCell(id="g", users=4, prompt=8, output=8, requests=90), ("warmup", "grid")),
-    (InterferenceCell(id="i", victims=2, prompt=99), ("victim", "victim", "null", "aggressor")),
+    (InterferenceCell(id="i", victims=2, prompt=99, shots=2), ("victim", "aggressor")),
     (FreshCell(id="f", prompt=9, requests=3), ("fresh",)),
     (RampCell(id="r", prompt=64, users=2, turns=4), ("turn",)),
     (MixCell(id="m", prompt=64, share=0.5, rate=2.0), ("warmup", "short", "long")),
@@ -34,18 +34,22 @@ CELLS: tuple[tuple[AnyCell, tuple[Role, ...]], ...] = (
     (NeedleCell(id="n", prompt=9), ("needle",)),
 )
 
-PINNED = {1: "f1801472eb49673b"}
+PINNED = {2: "ba7ca923486cd348"}
 
 
 def requests(cell: AnyCell, roles: tuple[Role, ...]) -> Iterator[Request]:
     """Made-up ones: every field has a value, some fail, some are slow."""
     for i in range(90):
-        role = roles[i % len(roles)]
-        send = i * 300 * MS
-        shot = i // 30 if isinstance(cell, InterferenceCell) else 0
-        if role == "victim":
-            send = shot * 100 * NS
-        first = send + (20 + i % 7) * MS
+        role, send, shot, wait = roles[i % len(roles)], i * 300 * MS, 0, 20 + i % 7
+        if isinstance(cell, InterferenceCell):
+            if i >= 9:
+                return
+            # Two readers and whoever is fired at them, from 0.7 s on: a sleep, then two prompts.
+            shot = i // 3
+            role = "victim" if i % 3 else "aggressor" if shot else "null"
+            send = shot * 100 * NS + (0 if i % 3 else 700 * MS)
+            wait = wait if i % 3 else 400 + 300 * shot
+        first = send + wait * MS
         gaps = [(10 + (i * k) % 13 + 200 * (k == 60)) * MS for k in range(1, 120)]
         yield Request(
             id=f"{i}", cell=cell.id, role=role, index=i // 2 % 4, user=i % 2,
