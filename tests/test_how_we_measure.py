@@ -18,7 +18,7 @@ from twolane.analysis.attribution import Part
 from twolane.clock import MS, NS
 from twolane.gates import transfers, validity
 from twolane.load import closed_loop, mix
-from twolane.report import decision
+from twolane.report import decision, methods
 from twolane.report.codes import CODES, REMEDIES
 from twolane.report.metrics import ALL
 
@@ -168,3 +168,21 @@ def test_the_verdicts_are_the_codes_verdicts() -> None:
     )
     assert verdicts in WORDS
     assert "One block is only *indicative*" in WORDS
+
+
+def test_the_answers_are_defined_alike_in_the_document_and_on_the_page() -> None:
+    """The report's own methods section and the document give the same numbers and words."""
+    page = dict(methods.answered())
+    document = " ".join(table("The answers").values()) + " ".join(table("The answers"))
+    shared = (
+        "in every run",
+        "gap = o + T_decode + c x (a + b x p)",
+        "that line leaves more than the limit at budget 0",
+    )
+    for words in shared:
+        assert words in page["Largest budget, c*(p)"]
+        assert words in document
+    assert "best aggregated arm on as many devices" in page["A split pays"]
+    assert "best aggregated arm on as many devices" in document
+    assert "met every limit lies at or above the asked share" in page["Users per device"]
+    assert "met every limit lies at or above the asked share" in document

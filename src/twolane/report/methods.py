@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from twolane.analysis.attribution import MEANING
+from twolane.analysis.capacity import SLOS
 from twolane.analysis.compare import BOOTSTRAP
+from twolane.analysis.frontier import FLAT_SHARE, GAP_LIMITS_MS
+from twolane.report.codes import CODES
 from twolane.report.facts import Facts
 from twolane.report.markup import Markup, details, el, join
 from twolane.report.metrics import ALL
@@ -25,6 +28,43 @@ STRIPS = (
 )
 
 
+def answered() -> list[tuple[str, str]]:
+    """How each answer is defined."""
+    limits = " and ".join(f"{limit:g} ms" for limit in GAP_LIMITS_MS)
+    levels = "; ".join(
+        f"{one.name}: first token within {one.ttft_ms:g} ms, {one.tpot_ms:g} ms a token, "
+        f"{one.share:.0%} of requests"
+        for one in SLOS
+    )
+    return [
+        (
+            "Largest budget, c*(p)",
+            "the largest measured token budget whose worst pause, in every run, kept the limit "
+            f"({limits}) beside a prompt of p tokens, with every smaller measured one; between it "
+            "and the next one on a straight line, since gap = o + T_decode + c x (a + b x p). No "
+            "static budget: that line leaves more than the limit at budget 0, or a budget at least "
+            f"twice as large changes the pause by less than {FLAT_SHARE:.0%}",
+        ),
+        (
+            "A split pays",
+            "from the smallest measured prompt length (or share of long prompts) on from which "
+            "the readers' worst pause is better, by verdict, than that of the best aggregated arm "
+            "on as many devices, there and at every larger one",
+        ),
+        (
+            "Users per device",
+            "the most users at which, in every run, Wilson's 95 % interval of the share of sent "
+            "requests that met every limit lies at or above the asked share, over the arm's "
+            f"devices. Unless the campaign names its own: {levels}",
+        ),
+        (
+            "Efficient",
+            "no other arm without a code is better in the worst pause or in the long prompt's "
+            "first token and no worse in the other",
+        ),
+    ]
+
+
 def methods(facts: Facts) -> Markup:
     definitions = [el("div", el("dt", m.label), el("dd", m.formula)) for m in ALL]
     meaning = [el("div", el("dt", str(part)), el("dd", text)) for part, text in MEANING.items()]
@@ -34,6 +74,12 @@ def methods(facts: Facts) -> Markup:
         el("p", STRIPS),
         el("dl", definitions, class_="formulas"),
         el("p", _comparison(facts)),
+        el("h3", "The answers"),
+        el("dl", [el("div", el("dt", a), el("dd", b)) for a, b in answered()], class_="formulas"),
+        el("h3", "Reason codes"),
+        el(
+            "dl", [el("div", el("dt", a), el("dd", b)) for a, b in CODES.items()], class_="formulas"
+        ),
         details("Parts of the first token", el("dl", meaning, class_="formulas")),
     )
 
