@@ -16,6 +16,7 @@ from twolane.analysis.results import load
 from twolane.cli import cli
 from twolane.config import parse_cell
 from twolane.errors import AnswerError, QuestionError
+from twolane.load import driver
 from twolane.records import AnyCell, Event
 
 CELLS = [
@@ -65,14 +66,38 @@ async def test_caches_of_the_named_engines_are_emptied_before_each_cell(
     cell = parse_cell("fresh 600 out=4")
     async with serve(Pace(gap_s=0.002, cache_block=16, resets=resets)) as (_, port):
         server = await asyncio.to_thread(bench.find, f"http://127.0.0.1:{port}")
-        outcome = await bench.run(
-            server, [cell, cell], tmp_path, told.append, seed=1, calibrated=False,
-            engines={"engine0": server.url},
-        )  # fmt: skip
-    assert [code.code for code in outcome.cells[1].codes] == codes
+        for _ in range(2):
+            outcome = await bench.run(
+                server, [cell], tmp_path, told.append, seed=1, calibrated=False,
+                engines={"engine0": server.url},
+            )  # fmt: skip
+    assert [code.code for code in outcome.cells[0].codes] == codes
     (run,) = load(outcome.folder).runs
     marks = [sample.mark for sample in run.samples() if sample.mark is not None]
-    assert marks == [f"begin:{cell.id}", f"end:{cell.id}"] * 2
+    assert marks == [f"begin:{cell.id}", f"end:{cell.id}"]
+
+
+@pytest.mark.parametrize(
+    ("pace", "chat", "says"),
+    [
+        (Pace(hang_after=0), False, "v1/completions: .*silent for 0.2 s, given up"),
+        (Pace(hang_after=0), True, "chat/completions: .*silent for 0.2 s, given up"),
+        (Pace(status=401), False, "HTTP 401: planted refusal"),
+    ],
+)
+async def test_a_server_that_answers_nothing_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: Pace, chat: bool, says: str
+) -> None:
+    monkeypatch.setattr(driver, "PROBE_PATIENCE_S", 0.2)
+    async with serve(pace) as (_, port):
+        server = await asyncio.to_thread(bench.find, f"http://127.0.0.1:{port}")
+        with pytest.raises(AnswerError, match=says):
+            await bench.run(
+                server, CELLS[:1], tmp_path, told.append, seed=1, chat=chat, calibrated=False
+            )
+    (run,) = load(next(tmp_path.iterdir())).runs
+    assert run.meta.status == "failed"
+    assert "one token" in (run.meta.error or "")
 
 
 async def test_a_prompt_that_cannot_fit_is_refused_before_anything_is_sent(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from twolane.analysis.stats import summarise
 from twolane.clock import boot_id, now_ns, wall
 from twolane.engines import metrics
 from twolane.engines.sampler import Sampler
-from twolane.errors import QuestionError
+from twolane.errors import AnswerError, QuestionError
 from twolane.gates.transfers import EngineRole
 from twolane.gates.validity import DEFAULT_BLOCK, judge
 from twolane.load import workloads
@@ -201,6 +201,7 @@ class _Bench:
             if self.calibrated and (found := await calibrate(self.cells, seed=self.seed)):
                 self.resolution_ms = found.stall_ms
                 self._tell("note", str(found))
+            self._tell("note", "asking the server for one token")
             self.form = await form_of(self._target())
             if self.form == "ids":
                 self._tell("note", "to this server a byte is not a token: prompts are token ids")
@@ -209,6 +210,9 @@ class _Bench:
                     await self._measure(cell)
         except asyncio.CancelledError:
             status, error = "interrupted", "interrupted by the user"
+            raise
+        except AnswerError as failure:
+            status, error = "failed", str(failure)
             raise
         finally:
             self._finish(status, error)

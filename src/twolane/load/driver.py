@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from twolane import clock
+from twolane.errors import AnswerError
 from twolane.load import mix, prompts, ramp, trace, workloads
+from twolane.load.client import PATHS
 from twolane.load.crew import Crew, WorkerLostError
 from twolane.load.orders import Form, Rates, Target
 from twolane.load.workloads import Outcome, Question
@@ -119,20 +121,37 @@ def _choreography(
 
 
 PROBE_BYTES: Final = 64
+PROBE_PATIENCE_S: Final = 120.0
+"""How long one token may take: a first request that compiles kernels takes about a minute."""
 
 
 async def form_of(target: Target) -> Form:
     """What prompts this server needs: text if a byte is a token to it, else token ids.
 
-    Found out by asking it once; text where it does not tell, or takes no ids (chat).
+    Found out by asking it for one token; text where it does not tell, or takes no ids (chat).
+    Raises AnswerError if that request fails or is not answered, since no other would be.
     """
+    seen: list[Request] = []
+    patience_s = min(PROBE_PATIENCE_S, target.patience_s)
+    probe = Question(prompts.text(PROBE_BYTES, 0), tokens=PROBE_BYTES, output=1, role="probe")
+    asked = await ask(
+        [probe],
+        replace(target, patience_s=patience_s),
+        cell="probe",
+        record=seen.append,
+        progress=lambda _: None,
+    )
+    error = asked.problem or (seen[0].error if seen else "no record of it")
+    if error is not None:
+        raise AnswerError(
+            f"a request for one token failed: {error}",
+            place=f"http://{target.host}:{target.port}{PATHS[target.endpoint]}",
+            remedy="see the server's log: is the model loaded, and does it stream completions "
+            "without a key?",
+        )
     if target.endpoint == "chat":
         return "text"
-    seen: list[Request] = []
-    probe = Question(prompts.text(PROBE_BYTES, 0), tokens=PROBE_BYTES, output=1, role="probe")
-    await ask([probe], target, cell="probe", record=seen.append, progress=lambda _: None)
-    tokens = seen[0].prompt_tokens if seen else None
-    return "text" if tokens in (None, PROBE_BYTES) else "ids"
+    return "text" if seen[0].prompt_tokens in (None, PROBE_BYTES) else "ids"
 
 
 async def ask(
