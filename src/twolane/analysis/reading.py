@@ -17,6 +17,9 @@ from twolane.records import BadLine, read_json
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+_BLOCK = 1 << 20
+
+
 class Selector(msgspec.Struct, frozen=True):
     """The two fields a selection looks at; decoding only these skips the long ones cheaply."""
 
@@ -95,12 +98,15 @@ def lines(path: Path, faults: Faults) -> Iterator[tuple[int, bytes]]:
 
 def stretch(path: Path, start: int, size: int, faults: Faults) -> Iterator[bytes]:
     """The lines of the `size` bytes from byte `start`, which begin and end with a line."""
+    rest = b""
     try:
-        with path.open("rb") as file:
+        with path.open("rb", buffering=0) as file:
             file.seek(start)
-            while size > 0 and (line := file.readline(size)):
-                size -= len(line)
-                yield line
+            while size > 0 and (block := file.read(min(size, _BLOCK))):
+                size -= len(block)
+                whole = (rest + block).splitlines(keepends=True)
+                rest = whole.pop() if size > 0 and not block.endswith(b"\n") else b""
+                yield from whole
     except OSError as error:
         faults.note(path, str(error))
 

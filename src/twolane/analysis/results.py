@@ -16,12 +16,13 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 
 from twolane.analysis import reading
-from twolane.analysis.integrity import Checked, check
+from twolane.analysis.integrity import Checked, Stretch, check
 from twolane.analysis.reading import Faults
 from twolane.errors import QuestionError
 from twolane.records import (
@@ -82,27 +83,30 @@ class Run:
         several times as fast, for whoever asks for no event but the first and the last. With
         `every` only each n-th is given, the first one first.
         """
-        counted = 0
-        path = self.folder / "requests.jsonl"
-        decoder = msgspec.json.Decoder(Request)
-        for number, whole in self._lines(path, cell):
+        at = self.checked.stretches.get(cell) if cell is not None else None
+        found = self._searched(roles, cell, gaps) if at is None else self._at(at, roles, gaps)
+        return islice(found, 0, None, every)
+
+    def _at(self, at: Stretch, roles: tuple[Role, ...], gaps: bool) -> Iterator[Request]:
+        """From a stretch of the file that a seal vouches for: one cell's, and nothing else."""
+        path, decoder = self.folder / "requests.jsonl", msgspec.json.Decoder(Request)
+        for whole in reading.stretch(path, *at, self.faults):
+            line = whole if gaps else reading.without_gaps(whole)
+            request = reading.decode(decoder, path, 0, line, self.faults)
+            if request is not None and (not roles or request.role in roles):
+                yield request
+
+    def _searched(self, roles: tuple[Role, ...], cell: str | None, gaps: bool) -> Iterator[Request]:
+        path, decoder = self.folder / "requests.jsonl", msgspec.json.Decoder(Request)
+        for number, whole in reading.lines(path, self.faults):
             line = whole if gaps else reading.without_gaps(whole)
             chosen = reading.decode(reading.SELECTOR, path, number, line, self.faults)
             if chosen is None or (roles and chosen.role not in roles):
                 continue
-            if cell is not None and chosen.cell != cell:
-                continue
-            counted += 1
-            if (counted - 1) % every == 0:
+            if cell is None or chosen.cell == cell:
                 request = reading.decode(decoder, path, number, line, self.faults)
                 if request is not None:
                     yield request
-
-    def _lines(self, path: Path, cell: str | None) -> Iterable[tuple[int, bytes]]:
-        """Lines with their numbers: of one cell alone where it is known where they stand."""
-        if cell is None or (at := self.checked.stretches.get(cell)) is None:
-            return reading.lines(path, self.faults)
-        return ((0, line) for line in reading.stretch(path, *at, self.faults))
 
     def count(self, cell: str) -> int | None:
         """How many requests a cell has, by its seal; None where it has none."""
