@@ -105,7 +105,8 @@ async def _every_run(
     campaign = todo.campaign
     if why := devices.busy():
         journal.note(why)
-    if todo.runs and (resolution := await calibrate(campaign.cells, seed=campaign.seed)):
+    resolution = await calibrate(campaign.cells, seed=campaign.seed) if todo.runs else None
+    if resolution is not None:
         journal.note(str(resolution))
     metas: list[RunMeta] = []
     began = now_ns()
@@ -117,6 +118,7 @@ async def _every_run(
         recorder = Recorder(
             campaign, step, folder, journal.tell, todo.total, halt=halt, claim=claim,
             carried=todo.left.carried.get(step.key),
+            resolution_ms=None if resolution is None else resolution.stall_ms,
         )  # fmt: skip
         metas.append(await one(recorder))
     return metas
@@ -197,6 +199,7 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
         block_size=block_size,
         problem=result.problem,
         lag_p99_ms=result.lag_p99_ms,
+        resolution_ms=recorder.resolution_ms,
         engines_held=recorder.sampler.in_flight(result.window_ns),
         # A GPU host has cores to spare; where an engine is a core, others' work is its handicap.
         foreign_share=foreign_share if recorder.on_cores else None,
@@ -212,7 +215,10 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
             ended_ns=result.ended_ns,
             window_ns=result.window_ns,
             values=summarise(cell, [*answered, *requests], result.window_ns)
-            | {"foreign_cpu_share": round(foreign_share, 4)},
+            | {
+                "foreign_cpu_share": round(foreign_share, 4),
+                "resolution_ms": recorder.resolution_ms,
+            },
             codes=codes,
         )
     )

@@ -61,6 +61,7 @@ class Recorder:
     halt: Halt = field(default_factory=Halt)
     claim: Claim = field(default_factory=lambda: Claim(()))
     carried: Carried | None = None
+    resolution_ms: float | None = None  # the smallest stall that the client could resolve
     needle: NeedleResult | None = None
     form: Form = "text"
     meta: RunMeta = field(init=False)
