@@ -58,8 +58,8 @@ def test_faults_have_places(
 
 
 def test_a_cell_cannot_be_measured_twice_in_a_run(tmp_path: Path) -> None:
-    cell = "c4 in512 out64 n24"
-    path = changed(tmp_path, f"- {cell}", f"- {cell}\n  - c4 in512  out64 n24")
+    cell = "c4 in512 out64 n36"
+    path = changed(tmp_path, f"- {cell}", f"- {cell}\n  - c4 in512  out64 n36")
     with pytest.raises(ConfigError, match="a second time"):
         load_campaign(path)
 

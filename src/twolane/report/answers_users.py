@@ -48,8 +48,8 @@ def _line(shape: str, levels: Sequence[Mapping[str, Capacity]]) -> str:
     told: dict[str, list[str]] = {}
     for cells in levels:
         told.setdefault(_by_arm(cells), []).append(_level(next(iter(cells.values())).slo))
-    return f"{first_up(shape)} tokens: " + "; ".join(
-        f"{words} ({' or '.join(names)})" for words, names in told.items()
+    return ". ".join(
+        f"{first_up(' or '.join(names))}, {shape} tokens: {words}" for words, names in told.items()
     )
 
 
@@ -57,7 +57,7 @@ def _by_arm(cells: Mapping[str, Capacity]) -> str:
     by_words: dict[str, list[str]] = {}
     for arm, one in cells.items():
         by_words.setdefault(_per_device(one), []).append(arm)
-    return ", ".join(f"{words} with {listed(arms)}" for words, arms in by_words.items())
+    return "; ".join(f"{words} with {listed(arms)}" for words, arms in by_words.items())
 
 
 def _level(slo: Slo) -> str:
