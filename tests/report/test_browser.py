@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -224,3 +225,68 @@ def test_it_prints_in_ink_on_paper(browser: Any, page_file: Path) -> None:
     assert colours == ["rgb(255, 255, 255)", "rgb(0, 0, 0)"]
     assert one.page.pdf(format="A4")[:5] == b"%PDF-"
     one.page.close()
+
+
+def test_decision_confidence_and_what_is_left_out_are_on_the_first_screen(
+    browser: Any, tmp_path: Path
+) -> None:
+    busy = {GRID.id: [Code(code="BUSY", why="other programs used 31 % of CPU time")]}
+    page_file = write(make(tmp_path / "r", codes={"copies_256": busy}))
+    for width in WIDTHS:
+        one = Opened(browser, page_file, width)
+        for what in (".decision", ".box.confidence", ".box.left-out b"):
+            box = one.page.locator(what).first.bounding_box()
+            assert box is not None
+            assert box["y"] + box["height"] < 900, what
+        assert "BUSY" in one.page.locator(".box.left-out").inner_text()
+        one.page.close()
+
+
+def test_a_point_tells_its_figures_on_hover_and_on_focus_and_leads_to_them(opened: Opened) -> None:
+    page = opened.page
+    spot = page.locator("#frontier .spot").first
+    tip = spot.locator(".tip")
+    assert not tip.is_visible()
+    spot.hover()
+    assert tip.is_visible()
+    page.mouse.move(0, 0)
+    spot.focus()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    assert tip.is_visible()
+    page.keyboard.press("Enter")
+    target = page.locator(":target")
+    assert target.count() == 1
+    assert page.url.endswith("#" + target.get_attribute("id"))
+    assert target.evaluate("(e) => getComputedStyle(e).outlineStyle") == "solid"
+    page.wait_for_function(
+        """() => { const at = document.querySelector(':target').getBoundingClientRect();
+                   return at.top >= 0 && at.bottom <= innerHeight; }"""
+    )
+
+
+def test_the_long_prompts_lane_lies_under_the_shade_of_the_strips(opened: Opened) -> None:
+    """The same seconds: the prefill begins and ends where the shaded time does, within 2 px."""
+    for panel in opened.page.locator("#streams > .timeline > .panel:not(.null)").all():
+        shade = panel.locator(".hit").bounding_box()
+        own = panel.locator(".lane-row").first
+        first = own.locator(".piece").first.bounding_box()
+        answer = own.locator(".piece.answer").bounding_box()
+        assert shade is not None
+        assert first is not None
+        assert answer is not None
+        assert abs(first["x"] - shade["x"]) < 2
+        assert abs(answer["x"] - (shade["x"] + shade["width"])) < 2
+
+
+def test_names_of_points_do_not_lie_on_each_other(opened: Opened) -> None:
+    for plot in opened.page.locator("#frontier .plot").all():
+        boxes = [name.bounding_box() for name in plot.locator(".spot .name").all()]
+        rectangles = [box for box in boxes if box is not None]
+        assert len(rectangles) == 3
+        for a, b in itertools.combinations(rectangles, 2):
+            apart = (
+                a["x"] + a["width"] <= b["x"] or b["x"] + b["width"] <= a["x"]
+                or a["y"] + a["height"] <= b["y"] or b["y"] + b["height"] <= a["y"]
+            )  # fmt: skip
+            assert apart
