@@ -22,7 +22,8 @@ import msgspec
 
 from twolane import devices, seal
 from twolane.analysis import measures
-from twolane.analysis.stats import summarise
+from twolane.analysis.counted import counted
+from twolane.analysis.stats import Values, summarise
 from twolane.clock import boot_id, now_ns, wall
 from twolane.engines import metrics
 from twolane.engines.sampler import Sampler
@@ -244,7 +245,7 @@ class _Bench:
             codes.insert(0, Code(code="RESET", why=why))
         if isinstance(cell, NeedleCell):
             self.answers += _answers(cell, requests, self.seed)
-        self._keep(cell, result, requests, codes)
+        self._keep(cell, result, requests, codes, counted(before, after))
 
     async def _drive(self, cell: AnyCell, requests: list[Request]) -> CellRun:
         def record(request: Request) -> None:
@@ -272,14 +273,19 @@ class _Bench:
         )
 
     def _keep(
-        self, cell: AnyCell, result: CellRun, requests: list[Request], codes: list[Code]
+        self,
+        cell: AnyCell,
+        result: CellRun,
+        requests: list[Request],
+        codes: list[Code],
+        engines: Values,
     ) -> None:
         summary = CellSummary(
             cell=cell,
             started_ns=result.started_ns,
             ended_ns=result.ended_ns,
             window_ns=result.window_ns,
-            values=summarise(cell, requests, result.window_ns),
+            values=summarise(cell, requests, result.window_ns) | engines,
             codes=codes,
         )
         self.summaries.append(summary)

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from twolane import claims, devices, schedule
+from twolane.analysis.counted import counted
 from twolane.analysis.stats import summarise
 from twolane.claims import Claim
 from twolane.clock import NS, now_ns
@@ -215,6 +216,7 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
             ended_ns=result.ended_ns,
             window_ns=result.window_ns,
             values=summarise(cell, [*answered, *requests], result.window_ns)
+            | counted(before, after)
             | {
                 "foreign_cpu_share": round(foreign_share, 4),
                 "resolution_ms": recorder.resolution_ms,
