@@ -111,3 +111,32 @@ async def test_a_refusal_is_an_oserror() -> None:
     await server.wait_closed()
     with pytest.raises(ConnectionRefusedError):
         await Pool("127.0.0.1", free).acquire()
+
+
+async def test_a_connection_is_opened_ahead_where_none_is_at_hand(port: int) -> None:
+    pool = Pool("127.0.0.1", port)
+    pool.prepare()
+    async with asyncio.timeout(5):
+        while not pool.idle:
+            await asyncio.sleep(0)
+    pool.prepare()  # one is at hand
+    assert await ask(pool)
+    assert (pool.opened, pool.idle) == (1, 1)
+    pool.close()
+    pool.prepare()
+    assert pool.opened == 1
+    for _ in range(3):  # the loop closes aborted sockets in its next rounds
+        await asyncio.sleep(0)
+
+
+async def test_a_server_that_refuses_is_not_told_of_ahead() -> None:
+    server = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
+    free = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    pool = Pool("127.0.0.1", free)
+    pool.prepare()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert pool.idle == 0
+    pool.close()

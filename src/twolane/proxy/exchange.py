@@ -156,6 +156,7 @@ class Exchange:
         try:
             head = self._head(engine, payload_size(body))
             self.account.p_dispatch_ns = connection.send(head, body, sink)
+            d_engine.pool.prepare()  # while P works
             async with asyncio.timeout(self._config.answer_timeout_s):
                 answer = await asyncio.shield(sink.done)  # it may be heard out without us
         except asyncio.CancelledError:

@@ -37,6 +37,7 @@ class Pool:
         self._idle_ns = idle_ns
         self._now_ns = now_ns
         self._idle: deque[tuple[int, ClientConnection]] = deque()  # oldest first
+        self._opening: set[asyncio.Task[ClientConnection | None]] = set()
         self._reaper: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -52,6 +53,27 @@ class Pool:
         self.opened += 1
         return await connect(self.host, self.port, self._kind)
 
+    def prepare(self) -> None:
+        """A connection will be needed soon: open one now, unless enough are at hand."""
+        if self._closed or len(self._idle) > len(self._opening):
+            return
+        task = asyncio.get_running_loop().create_task(self._open_ahead())
+        self._opening.add(task)
+        task.add_done_callback(self._opened)
+
+    async def _open_ahead(self) -> ClientConnection | None:
+        self.opened += 1
+        try:
+            return await connect(self.host, self.port, self._kind)
+        except OSError:
+            return None  # whoever needs it will find out, and can tell
+
+    def _opened(self, task: asyncio.Task[ClientConnection | None]) -> None:
+        self._opening.discard(task)
+        connection = None if task.cancelled() else task.result()
+        if connection is not None:
+            self.release(connection)
+
     def release(self, connection: ClientConnection) -> None:
         """Give back a connection whose answer has ended; one that is not reusable is closed."""
         if self._closed or not connection.reusable:
@@ -64,6 +86,8 @@ class Pool:
     def close(self) -> None:
         """Close what is idle; connections in use are closed when they come back."""
         self._closed = True
+        for task in tuple(self._opening):
+            task.cancel()
         if self._reaper is not None:
             self._reaper.cancel()
             self._reaper = None
