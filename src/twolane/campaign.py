@@ -19,6 +19,7 @@ from twolane.analysis.stats import summarise
 from twolane.claims import Claim
 from twolane.clock import NS, now_ns
 from twolane.config import Campaign
+from twolane.engines import release
 from twolane.engines.fleet import Fleet
 from twolane.engines.hosttime import HostTime
 from twolane.errors import GateError, TwolaneError
@@ -104,6 +105,9 @@ async def _every_run(
     todo: Schedule, folder: Path, journal: Journal, claim: Claim, halt: Halt
 ) -> list[RunMeta]:
     campaign = todo.campaign
+    if campaign.models.node.platform == "gpu":
+        held = {d for step in todo.runs for e in step.layout.engines for d in e.devices}
+        await release.require_free(sorted(held))
     if why := devices.busy():
         journal.note(why)
     resolution = await calibrate(campaign.cells, seed=campaign.seed) if todo.runs else None

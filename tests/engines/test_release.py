@@ -10,7 +10,7 @@ import pytest
 from twolane import devices
 from twolane.engines import release
 from twolane.engines.release import SLACK_BYTES, Before
-from twolane.errors import AnswerError
+from twolane.errors import AnswerError, QuestionError
 
 GIB = 1 << 30
 
@@ -43,3 +43,11 @@ async def test_a_gpu_that_stays_full_ends_the_run_with_its_number(used: list[int
 async def test_a_process_that_lives_on_is_named() -> None:
     with pytest.raises(AnswerError, match=f"process {os.getpid()} still lives"):
         await Before.read([]).proof([os.getpid()], patience_s=0.0)
+
+
+async def test_a_gpu_that_others_use_is_refused_before_anything_starts(used: list[int]) -> None:
+    used[:] = [40 * GIB, 2 * GIB]
+    await release.require_free([3])
+    used[:] = [40 * GIB]
+    with pytest.raises(QuestionError, match=r"GPU 3 has 40.0 GiB in use"):
+        await release.require_free([3], patience_s=0.0)

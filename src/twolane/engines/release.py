@@ -16,7 +16,7 @@ import psutil
 
 from twolane import devices
 from twolane.clock import NS, now_ns
-from twolane.errors import AnswerError
+from twolane.errors import AnswerError, QuestionError
 
 SLACK_BYTES: Final = 512 << 20
 """A driver's own bookkeeping may grow by some 100 MB a process that it has served."""
@@ -54,6 +54,27 @@ class Before:
             if waited > patience_s:
                 raise _not_free(held, left)
             await asyncio.sleep(_RETRY_S)
+
+
+OTHERS_BYTES: Final = 4 << 30
+"""A desktop on a GPU holds a GiB or two; an engine that wants 0.9 of it would not start beside 4."""
+
+
+async def require_free(gpus: Collection[int], *, patience_s: float = PATIENCE_S) -> None:
+    """Raises QuestionError if one of `gpus` is in use, unless that ends within `patience_s`."""
+    began = now_ns()
+    while True:
+        held = {g: b for g, b in devices.memory_used(gpus).items() if b > OTHERS_BYTES}
+        if not held:
+            return
+        if (now_ns() - began) / NS > patience_s:
+            gpu, used = next(iter(held.items()))
+            raise QuestionError(
+                f"GPU {gpu} has {used / devices.GIB:.1f} GiB in use before anything of ours started",
+                place="node.groups",
+                remedy="find the holder with `nvidia-smi` and end it, or name other GPUs",
+            )
+        await asyncio.sleep(_RETRY_S)
 
 
 def _not_free(held: dict[int, int], left: list[int]) -> AnswerError:
