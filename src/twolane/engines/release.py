@@ -57,7 +57,7 @@ class Before:
 
 
 OTHERS_BYTES: Final = 4 << 30
-"""A desktop on a GPU holds a GiB or two; an engine that wants 0.9 of it would not start beside 4."""
+"""A desktop on a GPU holds a GiB or two; an engine that wants 0.9 of it does not start beside 4."""
 
 
 async def require_free(gpus: Collection[int], *, patience_s: float = PATIENCE_S) -> None:
@@ -70,7 +70,7 @@ async def require_free(gpus: Collection[int], *, patience_s: float = PATIENCE_S)
         if (now_ns() - began) / NS > patience_s:
             gpu, used = next(iter(held.items()))
             raise QuestionError(
-                f"GPU {gpu} has {used / devices.GIB:.1f} GiB in use before anything of ours started",
+                f"GPU {gpu} has {used / devices.GIB:.1f} GiB in use before a run began",
                 place="node.groups",
                 remedy="find the holder with `nvidia-smi` and end it, or name other GPUs",
             )
