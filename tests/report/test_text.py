@@ -114,8 +114,7 @@ def test_what_the_blocks_do_not_settle_is_no_recommendation(tmp_path: Path) -> N
     """Two blocks and two arms that differ by less than their spread."""
     alike = dataclasses.replace(ARMS[1], name="alike", pauses_ms=(317.0,))
     sentence = said(make(tmp_path / "r", blocks=2, arms=(ARMS[1], alike)))
-    assert sentence.startswith("Cannot tell yet (against ")
-    assert "So far copies_256 leads" in sentence
+    assert sentence.startswith("Cannot tell yet. So far copies_256 leads. Against alike ")
     assert "Run " not in sentence.partition("While")[0]
 
 

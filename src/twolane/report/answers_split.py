@@ -73,7 +73,10 @@ def costs(facts: Facts, found: Sequence[Cost]) -> Answer:
         "costs",
         question,
         f"At {first.cell.prompt:,} tokens, against {first.rival.name}: {devices}, {_cost(first)}.",
-        state(bool(every), all(c.outcome not in ("indicative", "cannot tell") for c in every)),
+        state(
+            bool(every) and all(c.outcome != "cannot tell" for c in every),
+            all(c.outcome != "indicative" for c in every),
+        ),
         lacking(_lack(one) for one in found),
         (
             "prompt, tokens",

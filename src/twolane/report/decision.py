@@ -9,13 +9,12 @@ one; one block is indicative, and what blocks do not settle it cannot tell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from twolane.analysis.compare import Comparison
 from twolane.records import AnyCell, Code, InterferenceCell
-from twolane.report.codes import CODES
 from twolane.report.facts import Facts, Figure
 from twolane.report.metrics import GRID, INTERFERENCE, Metric, change, spoken
 
@@ -63,28 +62,33 @@ def decide(facts: Facts, cell: InterferenceCell) -> Decision:
             arm=alone,
         )
     chosen, rival, why = _choice(facts, cell, clean[0], clean[1])
-    strength, headline = _opening(facts, cell, chosen, [one for one in clean if one is not chosen])
+    strength, headline, doubts = _opening(
+        facts, cell, chosen, [one for one in clean if one is not chosen]
+    )
     costs = _costs(facts, cell, chosen.arm, rival.arm)
-    reason = f"I{why[1:]}, and {costs}"
+    reason = f"{doubts}I{why[1:]}, and {costs}"
     return Decision(headline, reason, strength, chosen.arm, rival.arm)
 
 
 def _opening(
     facts: Facts, cell: AnyCell, chosen: Figure, others: Sequence[Figure]
-) -> tuple[Strength, str]:
-    """How much of a recommendation it is, and the words for that."""
+) -> tuple[Strength, str, str]:
+    """How much of a recommendation it is, the words for that, and what is in doubt."""
     if facts.blocks == 1:
-        return "indicative", f"Indicative, from one block: run {chosen.arm}"
+        return "indicative", f"Indicative, from one block: run {chosen.arm}", ""
     found = [facts.versus(cell, WORST, chosen.arm, other.arm) for other in others]
     unsettled = [one for one in found if one.outcome in ("cannot tell", "indicative")]
     if not unsettled:
-        return "settled", f"Run {chosen.arm}"
+        return "settled", f"Run {chosen.arm}", ""
     doubts = "; ".join(f"against {one.b} {_doubt(one)}" for one in unsettled)
-    return "open", f"Cannot tell yet ({doubts}). So far {chosen.arm} leads"
+    return "open", f"Cannot tell yet. So far {chosen.arm} leads", f"A{doubts[1:]}. "
 
 
 def _doubt(found: Comparison) -> str:
-    return found.verdict if found.outcome == "cannot tell" else "one block has both"
+    """What would settle it."""
+    if found.outcome == "indicative":
+        return "only one block has both"
+    return found.verdict.removeprefix("cannot tell, ")
 
 
 def _value(figure: Figure) -> float:
@@ -161,10 +165,5 @@ def _ratio(
 
 
 def _in_words(codes: Sequence[Code]) -> str:
-    return "; ".join(dict.fromkeys(_worded(codes)))
-
-
-def _worded(codes: Sequence[Code]) -> Iterator[str]:
-    """Each code's meaning; its own words where this version does not know it."""
-    for code in codes:
-        yield CODES.get(code.code, code.why)
+    """Why, in the words of the first two codes that differ."""
+    return "; ".join(list(dict.fromkeys(code.why for code in codes))[:2])

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from twolane.analysis.points import Measured
 from twolane.records import InterferenceCell
-from twolane.report.codes import means
 from twolane.report.decision import NULL, WORST, Decision
 from twolane.report.facts import Facts, Figure, descriptions, point_id
 from twolane.report.markup import Markup, el
@@ -61,8 +60,9 @@ def _bars(
     caption = f"{whose} worst pause while a {cell.prompt:,}-token prompt was prefilled"
     nulls = [facts.figure(cell, NULL.key, one.arm).value for one in seen]
     beside = [one.value or 0.0 for one in seen]
+    chosen = decided.strength in ("settled", "indicative")
     rows = [
-        _bar(facts, cell, one, null, beside, won=one.arm == decided.arm and bool(decided.rival))
+        _bar(facts, cell, one, null, beside, won=one.arm == decided.arm and chosen)
         for one, null in zip(seen, nulls, strict=True)
     ]
     note = (
@@ -159,5 +159,5 @@ def _point(one: Measured) -> list[Markup | str]:
         el("b", one.run.arm, class_="arm"),
         f", block {one.run.block + 1}, {one.cell.id}: ",
         el("a", code.code, href="#excluded"),
-        f", {means(code.code)}",
+        f", {code.why}",
     ]
