@@ -21,6 +21,8 @@ from typing import Any, cast
 
 import httptools
 
+SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -45,6 +47,7 @@ class Pace:
     resets: bool = True  # whether it empties its cache when it is told to
     bytewise: bool = True  # whether a byte is a token to it, or four are one
     cache_block: int | None = None  # tokens; with it, prompts and answers are cached by blocks
+    pulls: bool = False  # as a decode engine: whether KV comes from elsewhere, all but a token's
     knows: bool = False  # whether it answers with the fact that was asked for
 
     def status_for(self, prompt: str) -> int:
@@ -75,6 +78,7 @@ class GoldenEngine:
         self._busy_until = 0.0
         self.held_back: list[tuple[_Connection, Account, dict[str, Any], str, bool]] = []
         self.cached: list[str] = []  # every text whose KV it holds
+        self.prompt_tokens = dict.fromkeys(SOURCES, 0)  # by where their KV came from
 
     def cached_tokens(self, prompt: str) -> int:
         """Whole blocks at the start of `prompt` that it has seen, less the last token."""
@@ -83,6 +87,23 @@ class GoldenEngine:
             return 0
         seen = max((_shared(prompt, text) for text in self.cached), default=0)
         return min(seen, len(prompt) - 1) // block * block
+
+    def count(self, prompt: int, cached: int) -> None:
+        pulled = prompt - cached - 1 if self.pace.pulls else 0
+        for source, tokens in zip(SOURCES, (prompt - cached - pulled, cached, pulled), strict=True):
+            self.prompt_tokens[source] += tokens
+
+    def metrics(self) -> str:
+        """Its counters and gauges, as vLLM's /metrics words them."""
+        lines = [
+            f'vllm:prompt_tokens_by_source_total{{engine="0",source="{source}"}} {tokens}'
+            for source, tokens in self.prompt_tokens.items()
+        ]
+        lines += [
+            f"vllm:num_requests_running {self.running}",
+            f"vllm:num_requests_waiting {0 if self.pace.at_once else len(self.held_back)}",
+        ]
+        return "\n".join(lines) + "\n"
 
     def reset(self) -> bool:
         if self.pace.resets:
@@ -151,6 +172,8 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._url == b"/reset_prefix_cache":
             self.respond(200, {"success": self.engine.reset()})
+        elif self._url == b"/metrics":
+            self._write(200, b"text/plain", self.engine.metrics().encode())
         elif self._parser.get_method() == b"POST" and self._url != b"/null":
             self._generate(json.loads(b"".join(self._body)))
         else:
@@ -164,10 +187,12 @@ class _Connection(asyncio.Protocol):
         return {}
 
     def respond(self, status: int, told: Any) -> None:
-        body = json.dumps(told).encode()
+        self._write(status, b"application/json", json.dumps(told).encode())
+
+    def _write(self, status: int, kind: bytes, body: bytes) -> None:
         self.transport.write(
-            b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-            % (status, len(body), body)
+            b"HTTP/1.1 %d X\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b"
+            % (status, kind, len(body), body)
         )
 
     def _generate(self, asked: dict[str, Any]) -> None:
@@ -207,6 +232,7 @@ class _Answer:
         self._prompt = prompt
         self._known = _fact(prompt) if self._pace.knows else ""
         self._cached_tokens = self._engine.cached_tokens(prompt)
+        self._engine.count(len(prompt), self._cached_tokens)
         self._text: list[str] = []
         self._chat = chat
         self._total = min(int(asked.get("max_tokens") or 16), self._pace.ends_after or sys.maxsize)
