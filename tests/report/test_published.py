@@ -1,0 +1,68 @@
+"""Published results say what their page says: real data of two H200s, read anew."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from twolane.analysis.results import load
+from twolane.cli import cli
+from twolane.report.answers import answers
+from twolane.report.facts import Facts
+from twolane.report.text import verdict
+
+PUBLISHED = Path(__file__).parents[2] / "docs" / "results" / "h200-two"
+
+
+def unpacked(name: str, into: Path) -> Path:
+    with tarfile.open(PUBLISHED / f"{name}.tar.xz") as packed:
+        packed.extractall(into, filter="data")
+    return into / name
+
+
+@pytest.fixture(scope="module")
+def needle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpacked("split_vs_copies", tmp_path_factory.mktemp("published"))
+
+
+def test_two_blocks_do_not_settle_it_and_the_answers_say_what_is_missing(needle: Path) -> None:
+    facts = Facts(load(needle))
+    told = verdict(facts)
+    assert told.decision.startswith("Cannot tell yet. So far copies leads. Against split_1p1d 1 ")
+    found = {one.id: one for one in answers(facts)}
+    assert found["budget"].answer == (
+        "Under 100 ms: at 131,072 tokens budget 8,192, the largest measured; at 524,288 and "
+        "1,000,000 tokens no static budget at all. Under 250 ms: at 131,072 and 524,288 tokens "
+        "budget 8,192, the largest measured; at 1,000,000 tokens no static budget at all."
+    )
+    pays = found["pays-prompt-split_1p1d"]
+    assert (pays.state, pays.missing) == ("cannot tell", "1 more block")
+
+
+def test_a_million_tokens_stall_is_told_with_its_transfer(needle: Path) -> None:
+    outcome = CliRunner().invoke(cli, ["explain", f"{needle}/182244", "prompt=1000000"])
+    assert outcome.exit_code == 0, outcome.output
+    assert "in 125,000 descriptors, 0.78" in outcome.output
+    assert "KV transfers by pull over 18 NVLinks, 450 GB/s one way" in outcome.output
+    assert "KV transfer and first step of 1,000,000 tokens (aggressor)" in outcome.output
+
+
+def test_two_runs_of_one_arm_differ_in_what_the_campaign_swapped(needle: Path) -> None:
+    words = ["explain", f"{needle}/182244", "--against", f"{needle}/183113"]
+    outcome = CliRunner().invoke(cli, words)
+    assert outcome.exit_code == 0, outcome.output
+    assert "prefill_a: devices: 0 -> 1" in outcome.output
+    assert "SM clock, lowest MHz: 1,860 -> 1,845" in outcome.output
+
+
+def test_dummy_weights_are_recommended_by_nobody(tmp_path: Path) -> None:
+    folder = unpacked("split_vs_copies_8b", tmp_path)
+    facts = Facts(load(folder))
+    assert verdict(facts).decision.startswith("This run cannot answer: the gate has no answers")
+    assert {one.state for one in answers(facts)} == {"cannot tell"}
+    outcome = CliRunner().invoke(cli, ["explain", f"{folder}/182844", "131072"])
+    assert "19.3 GB in 270,288 descriptors, 3.78" in outcome.output
+    assert "NEEDLE: the gate has no answers" in outcome.output
