@@ -264,3 +264,15 @@ async def test_keys_are_checked_where_there_are_some(given_header: str, status: 
             assert got.json["error"]["type"] == "AuthenticationError"
             assert not r.p.asked
         assert (await r.get("/health")).status == 200
+
+
+async def test_a_short_prompt_passes_a_long_one_that_does_not_fit() -> None:
+    queue = Queue(backlog_tokens=100)
+    (first,) = await queue.queue(90)
+    long, short = await queue.queue(90, 5)
+    assert queue.entered == [90, 5]
+    (await first).give_back()
+    (await short).give_back()
+    (await long).give_back()
+    assert queue.entered == [90, 5, 90]
+    assert queue.idle

@@ -105,6 +105,7 @@ class Admission:
     async def _wait(self, size: int) -> Places:
         waiter = _Waiter(size, self._now_ns(), asyncio.get_running_loop().create_future())
         self._queue.append(waiter)
+        self._let_in()  # a short prompt may fit where the long one that waits does not
         try:
             async with asyncio.timeout(self._config.queue_timeout_s):
                 return await asyncio.shield(waiter.places)
