@@ -29,8 +29,8 @@ def report_(folder: Path, as_json: bool) -> None:
     Example:
       twolane report results/demo
     """
-    page = report.write(folder)
     facts = Facts(stored.load(folder))
+    page = report.write(folder, facts)
     told = answers.answers(facts)
     if as_json:
         asked = [{"question": a.question, "answer": a.answer, "state": a.state,

@@ -38,21 +38,27 @@ NAME = "report.html"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
-def write(results_folder: Path) -> Path:
+def write(results_folder: Path, facts: Facts | None = None) -> Path:
     """Write `report.html` into a campaign's results folder and return its path.
 
-    Raises QuestionError if the folder holds no results.
+    `facts` are those of the folder, where the caller has read them already. Raises QuestionError if
+    the folder holds no results.
     """
     path = results_folder / NAME
     beside = path.with_name(f"{NAME}.tmp")
-    beside.write_text(html(load(results_folder)), encoding="utf-8")
+    known = facts if facts is not None else Facts(load(results_folder))
+    beside.write_text(_html(known), encoding="utf-8")
     beside.replace(path)
     return path
 
 
 def html(results: Results) -> str:
     """The whole page as text; the same results give the same bytes."""
-    facts = Facts(results)
+    return _html(Facts(results))
+
+
+def _html(facts: Facts) -> str:
+    results = facts.results
     told = verdict(facts)
     head = el(
         "head",
@@ -160,6 +166,11 @@ def _needles(facts: Facts) -> Markup | None:
 def _ending(results: Results) -> Markup:
     campaign, folder = results.campaign, f"results/{results.folder.name}"
     measure = "scripts/demo" if campaign == "demo" else f"twolane run {campaign}.yaml"
-    again = f"{measure}   # measure again\ntwolane report {folder}   # this page from the raw files"
-    hint = el("p", "Made by twolane from the raw files beside it. To remake it:")
+    arm = results.arms[0] if results.arms else "ARM"
+    again = (
+        f"{measure}   # measure again\n"
+        f"twolane report {folder}   # this page from the raw files\n"
+        f"twolane explain {folder}/{arm}   # why its points are as they are, then a cell or request"
+    )
+    hint = el("p", "Made by twolane from the raw files beside it. To remake it, or to ask on:")
     return el("footer", hint, el("pre", again, tabindex="0"))
