@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from twolane.analysis import attribution, capacity, compare, frontier, integrity, interference
+from twolane.analysis import (
+    attribution,
+    capacity,
+    compare,
+    frontier,
+    integrity,
+    interference,
+    iterations,
+)
 from twolane.analysis import measures as m
 from twolane.analysis.attribution import Part
 from twolane.clock import MS, NS
@@ -131,6 +139,7 @@ SAID = {
     "a token",
     "patient": f"*{PATIENT.name}*, {PATIENT.ttft_ms:,g} ms and {PATIENT.tpot_ms:g} ms; each for "
     f"{percent(PATIENT.share)} of requests",
+    "iterations": f"at most {iterations.MISFIT:g} over {iterations.AROUND} gaps around the longest",
     "warm-up of a mix": "The first requests, a fifth of the window's time, warm up",
 }
 

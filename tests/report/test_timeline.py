@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -108,3 +109,17 @@ def test_a_log_axis_puts_decades_at_equal_distances() -> None:
     axis = waits.LogAxis(10, 1000)
     assert [axis.share(v) for v in (10, 100, 1000)] == pytest.approx([0, 0.5, 1])
     assert axis.share(1e9) == 1
+
+
+def test_of_many_readers_the_worst_are_drawn_and_the_rest_counted(tmp_path: Path) -> None:
+    run = load(make(tmp_path / "r")).runs[0]
+    panel = next(p for p in timeline.panels(run, INTERFERENCE) if not p.null)
+    hurt, calm = panel.strips
+    many = dataclasses.replace(panel, strips=(*[calm] * 19, hurt))
+    drawn = [dataclasses.replace(strip, name=f"reader {i}") for i, strip in enumerate(many.strips)]
+    many = dataclasses.replace(many, strips=tuple(drawn))
+    chosen = timeline.worst_strips(many)
+    assert len(chosen) == timeline.MOST_STRIPS
+    assert chosen[-1].name == "reader 19"
+    page = timeline.figure([many], timeline.Axis.over([many]), {many.arm: "two copies"})
+    assert "and 12 more readers, whose pauses were shorter" in page

@@ -10,29 +10,57 @@ from collections.abc import Sequence
 
 from twolane.records import InterferenceCell
 from twolane.report import lanes, timeline, waits
-from twolane.report.facts import Facts
+from twolane.report.facts import Facts, workload
 from twolane.report.markup import Markup, details, el, join
+
+MOST_CELLS = 8  # further interference cells whose first shots are drawn
+MOST_SHOTS = 48  # further shots that are drawn; every shot is in the table
 
 
 def section(facts: Facts, words: dict[str, str]) -> Markup:
+    """The campaign's question in full; of other interference cells the first shots, closed."""
     cell = facts.interference
     assert cell is not None
-    every = [
+    more = [c for c in facts.cells if isinstance(c, InterferenceCell) and c != cell]
+    return join(
+        _whole(facts, cell, words), [_folded(facts, one, words) for one in more[:MOST_CELLS]]
+    )
+
+
+def _panels(facts: Facts, cell: InterferenceCell) -> list[timeline.Panel]:
+    return [
         panel
         for run in facts.results.runs
         for panel in timeline.panels(run, cell, facts.codes(run, cell))
     ]
+
+
+def _folded(facts: Facts, cell: InterferenceCell, words: dict[str, str]) -> Markup | None:
+    shown = _first_shots(_panels(facts, cell), facts.arms)
+    return details(workload(cell), _drawn(facts, cell, shown, words)) if shown else None
+
+
+def _drawn(
+    facts: Facts,
+    cell: InterferenceCell,
+    shown: Sequence[timeline.Panel],
+    words: dict[str, str],
+) -> Markup:
+    axis = timeline.Axis.over(shown)
+    return timeline.figure(shown, axis, words, lambda panel: _lanes(facts, cell, axis, panel))
+
+
+def _whole(facts: Facts, cell: InterferenceCell, words: dict[str, str]) -> Markup:
+    every = _panels(facts, cell)
     if not every:
         return el("p", "No shot of this cell can be drawn: a reader never streamed.")
-    first = _first_shots(every, facts.arms)
     null = next((p for p in every if p.null), None)
-    shown = [*first, *([null] if null else [])]
-    axis = timeline.Axis.over(shown)
+    shown = [*_first_shots(every, facts.arms), *([null] if null else [])]
     rest = [p for p in every if p not in shown]
     pauses = waits.rows(every)
     return join(
         _caption(cell, shown),
-        timeline.figure(shown, axis, words, lambda panel: _lanes(facts, cell, axis, panel)),
+        _drawn(facts, cell, shown, words),
         timeline.as_table(every, "The same in numbers, every shot of every run"),
         _others(rest, words),
         el("h3", "Every pause while the long prompt was prefilled"),
@@ -104,9 +132,11 @@ def _any_stall(rows: Sequence[waits.Row]) -> bool:
 def _others(panels: list[timeline.Panel], words: dict[str, str]) -> Markup | None:
     if not panels:
         return None
-    axis = timeline.Axis.over(panels)
+    drawn = panels[:MOST_SHOTS]
+    axis = timeline.Axis.over(drawn)
     nulls = sum(panel.null for panel in panels)
     kinds = ((len(panels) - nulls, "shot"), (nulls, "null run"))
     named = [f"{count} {kind}{'s' * (count != 1)}" for count, kind in kinds if count]
     summary = f"The other {' and '.join(named)}"
-    return details(summary, timeline.figure(panels, axis, words))
+    cut = f", the first {MOST_SHOTS} of them" if len(panels) > MOST_SHOTS else ""
+    return details(summary + cut, timeline.figure(drawn, axis, words))

@@ -23,6 +23,7 @@ from twolane.report.metrics import MINUS, number, spoken
 
 # A strip's inner size in SVG units; its width is stretched to the page.
 WIDTH, HEIGHT = 4000, 100
+MOST_STRIPS = 8  # readers of one shot that are drawn; every one is in the table
 # The quiet speed stands at this share of a strip's height: room for a burst above it.
 QUIET_SHARE = 0.66
 # Steps narrower than this share of the axis are joined, tokens kept: single tokens arrive too
@@ -226,12 +227,26 @@ def _drawn(
             el("div", el("span", what), class_="hit", style=shade),
             el("span", "quiet", class_="phase"),
             _recovery(left, right),
-            [_strip_drawn(strip, axis, full, beside) for strip in panel.strips],
+            [_strip_drawn(strip, axis, full, beside) for strip in worst_strips(panel)],
+            _unshown(panel),
             lanes,
             class_="strips",
         ),
         class_=f"panel{' null' * panel.null}{' excluded' * bool(panel.codes)}",
     )
+
+
+def worst_strips(panel: Panel) -> list[Strip]:
+    """At most `MOST_STRIPS` of a panel's readers, those with the longest pauses, in their order."""
+    ranked = sorted(panel.strips, key=lambda s: -(s.worst.length_ms if s.worst else 0.0))
+    chosen = set(map(id, ranked[:MOST_STRIPS]))
+    return [strip for strip in panel.strips if id(strip) in chosen]
+
+
+def _unshown(panel: Panel) -> Markup | None:
+    more = len(panel.strips) - MOST_STRIPS
+    words = f"and {more} more readers, whose pauses were shorter"
+    return el("p", words, class_="unshown") if more > 0 else None
 
 
 def _codes(panel: Panel) -> Markup | None:
