@@ -7,9 +7,12 @@ from pathlib import Path
 from click.testing import CliRunner
 from tests.report.synthetic import ARMS, INTERFERENCE, make
 
-from twolane.analysis.results import load
+from twolane.analysis.frontier import BudgetLimit
+from twolane.analysis.reading import Faults
+from twolane.analysis.results import Results, load
 from twolane.cli import cli
 from twolane.records import Code
+from twolane.report import answers_budget
 from twolane.report.answer import Answer, grouped
 from twolane.report.answers import answers, plain, section
 from twolane.report.facts import Facts
@@ -84,3 +87,18 @@ def test_a_machine_may_ask_too(tmp_path: Path) -> None:
     outcome = CliRunner().invoke(cli, ["report", str(folder), "--json"])
     assert outcome.exit_code == 0
     assert '"state":"indicative"' in outcome.output
+
+
+def test_cells_with_other_numbers_of_readers_are_told_apart() -> None:
+    def limit(victims: int, held: int, exceeded: int) -> BudgetLimit:
+        return BudgetLimit(
+            "copies", 2, 6000, victims, 100.0, "bracketed", 3, held, exceeded, 1000.0
+        )
+
+    facts = Facts(Results(Path(), (), Faults()))
+    found = answers_budget.budget(facts, [limit(1, 512, 2048), limit(8, 256, 512)])
+    assert found is not None
+    assert found.state == "answered"
+    assert "Under 100 ms, 1 reader: at 6,000 tokens budget 512, not 2,048" in found.answer
+    assert "Under 100 ms, 8 readers: at 6,000 tokens budget 256, not 512" in found.answer
+    assert found.rows[1][0] == "6,000, 8 readers"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
 
 from twolane.analysis.crossover import Alone
 from twolane.analysis.evidence import Seen
@@ -11,21 +12,26 @@ from twolane.report.answer import NOTHING, Answer, grouped, lacking, state
 from twolane.report.facts import Facts, layout
 from twolane.report.metrics import spoken
 
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
 
 def budget(facts: Facts, limits: Sequence[BudgetLimit]) -> Answer | None:
     question = "Which token budget keeps a reader\u2019s pause short?"
     if not limits:
-        missing = "arms that differ in their token budget"
+        asked = facts.interference is not None
+        missing = "arms that differ in their token budget" if asked else "an interference cell"
         return Answer("budget", question, "Cannot tell.", "cannot tell", missing)
     names = _layout_names(facts)
-    several = len({one.layout for one in limits}) > 1
+    readers = _readers(one.victims for one in limits)
+    layouts = {one.layout: names.get(one.layout, one.layout) for one in limits}
     parts = []
     for limit_ms in GAP_LIMITS_MS:
-        for name in dict.fromkeys(one.layout for one in limits):
-            mine = [one for one in limits if (one.layout, one.limit_ms) == (name, limit_ms)]
-            who = f", {names.get(name, name)}" if several else ""
-            told = grouped((one.prompt, _held(one)) for one in mine)
-            parts.append(f"Under {limit_ms:g} ms{who}: {told}.")
+        mine = [one for one in limits if one.limit_ms == limit_ms]
+        for (name, victims), same in _by(mine, lambda one: (one.layout, one.victims)).items():
+            who = [layouts[name]] if len(layouts) > 1 else []
+            told = grouped((one.prompt, _held(one)) for one in same)
+            parts.append(f"{_under(limit_ms, [*who, readers[victims]])}: {told}.")
     known = [one for one in limits if one.outcome != "cannot tell"]
     return Answer(
         "budget",
@@ -40,8 +46,26 @@ def budget(facts: Facts, limits: Sequence[BudgetLimit]) -> Answer | None:
             "largest budget that keeps it",
             "worst pause by budget",
         ),
-        tuple(_budget_row(one, names) for one in limits),
+        tuple(_budget_row(one, names, readers[one.victims]) for one in limits),
     )
+
+
+def _readers(victims: Iterable[int]) -> dict[int, str]:
+    """The readers in words, by their number; empty words where all cells have as many."""
+    counts = sorted(set(victims))
+    several = len(counts) > 1
+    return {n: f"{n} reader{'s' * (n != 1)}" if several else "" for n in counts}
+
+
+def _by(found: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    groups: dict[K, list[T]] = {}
+    for one in found:
+        groups.setdefault(key(one), []).append(one)
+    return groups
+
+
+def _under(limit_ms: float, who: Iterable[str]) -> str:
+    return ", ".join([f"Under {limit_ms:g} ms", *(word for word in who if word)])
 
 
 def _layout_names(facts: Facts) -> dict[str, str]:
@@ -64,13 +88,13 @@ def _round(value: float) -> str:
     return f"{float(f'{value:.2g}'):,.0f}"
 
 
-def _budget_row(one: BudgetLimit, names: dict[str, str]) -> tuple[str, ...]:
+def _budget_row(one: BudgetLimit, names: dict[str, str], readers: str) -> tuple[str, ...]:
     floor = f": {spoken(one.floor_ms, 'ms')} would be left, by a straight line"
     why = floor if one.outcome == "none would" else ""
     gaps = [f"{budget:,}: {spoken(gap, 'ms')}" for budget, gap in one.gaps_ms]
     coded = [f"{budget:,}: coded" for budget in one.coded]
     return (
-        f"{one.prompt:,}",
+        _beside(one.prompt, readers),
         names.get(one.layout, one.layout),
         f"{one.limit_ms:g} ms",
         _held(one) + why,
@@ -81,11 +105,13 @@ def _budget_row(one: BudgetLimit, names: dict[str, str]) -> tuple[str, ...]:
 def alone(found: Sequence[Alone]) -> Answer | None:
     if not found:
         return None
+    readers = _readers(one.cell.victims for one in found)
     parts = []
     for limit_ms in GAP_LIMITS_MS:
         mine = [one for one in found if one.limit_ms == limit_ms]
-        told = grouped((one.cell.prompt, _enough(one)) for one in mine)
-        parts.append(f"Under {limit_ms:g} ms: {told}.")
+        for victims, same in _by(mine, lambda one: one.cell.victims).items():
+            told = grouped((one.cell.prompt, _enough(one)) for one in same)
+            parts.append(f"{_under(limit_ms, [readers[victims]])}: {told}.")
     known = [one for one in found if one.outcome != "cannot tell"]
     return Answer(
         "alone",
@@ -96,7 +122,7 @@ def alone(found: Sequence[Alone]) -> Answer | None:
         ("prompt, tokens", "limit", "answer", "without a split", "best split"),
         tuple(
             (
-                f"{one.cell.prompt:,}",
+                _beside(one.cell.prompt, readers[one.cell.victims]),
                 f"{one.limit_ms:g} ms",
                 _enough(one),
                 _pauses(one.gap),
@@ -105,6 +131,10 @@ def alone(found: Sequence[Alone]) -> Answer | None:
             for one in found
         ),
     )
+
+
+def _beside(prompt: int, readers: str) -> str:
+    return f"{prompt:,}, {readers}" if readers else f"{prompt:,}"
 
 
 def _enough(one: Alone) -> str:
