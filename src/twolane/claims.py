@@ -162,6 +162,8 @@ def _try(path: Path, what: str) -> int | None:
         os.close(descriptor)
         return None
     with contextlib.suppress(OSError):
+        os.fchmod(descriptor, 0o666)  # whoever holds it next says so here, whatever our umask
+    with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} {what}\n".encode(), 0)
     return descriptor
