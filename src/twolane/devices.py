@@ -149,6 +149,7 @@ def describe() -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release(),
         "load_1m": round(os.getloadavg()[0], 2),
+        "nice": os.getpriority(os.PRIO_PROCESS, 0),  # engines inherit it
         "gpus": [asdict(g) for g in gpus()],
     }
 

@@ -129,6 +129,7 @@ _FACTS: tuple[tuple[str, Severity, Callable[[Run], str], str], ...] = (
     ("number of devices", "mild", _device_count, "more hardware does more: compare per device"),
     ("KV capacity, tokens", "mild", _engines(lambda e: e.kv_tokens), "less room queues earlier"),
     ("KV block size, tokens", "mild", _engines(lambda e: e.block_size), "it sets transfer sizes"),
+    ("priority (nice)", "mild", lambda r: str(r.meta.host.get("nice", "unknown")), "yields cores"),
     ("beside it on the host", "mild", _beside, "memory, PCIe and cores are shared"),
     (
         "starts of a run",
