@@ -16,6 +16,7 @@ from twolane.analysis import (
     attribution,
     capacity,
     compare,
+    crossover,
     frontier,
     integrity,
     interference,
@@ -134,6 +135,7 @@ SAID = {
     "limits": "under {:g} ms and under {:g} ms at a prompt of p tokens".format(
         *frontier.GAP_LIMITS_MS
     ),
+    "unnoticed": f"that arm's pause is within {crossover.UNNOTICED_MS:g} ms",
     "flat": f"changes the pause by less than {percent(frontier.FLAT_SHARE)}",
     "fluent": f"*{FLUENT.name}*, first token within {FLUENT.ttft_ms:g} ms, {FLUENT.tpot_ms:g} ms "
     "a token",

@@ -46,6 +46,23 @@ def test_it_pays_from_nowhere_if_the_longest_does_not() -> None:
     assert (found.start, found.before, found.missing) == (None, 100_000, "a longer prompt")
 
 
+def test_where_nobody_would_notice_the_rivals_pause_a_split_pays_nothing() -> None:
+    known = at_lengths([[48] * 3, [400, 402, 399], [4000] * 3], [[20, 21, 20]] * 3)
+    found, _ = crossovers(known, CELLS)
+    assert [mark.outcome for mark in found.marks] == ["does not pay", "pays", "pays"]
+
+
+def test_each_number_of_readers_has_its_own_answer() -> None:
+    few, many = shot(6_000, victims=1), shot(6_000, victims=8)
+    known = evidence(
+        ARMS,
+        points("copies", few, GAP, [40] * 3), points("pd", few, GAP, [20] * 3),
+        points("copies", many, GAP, [900] * 3), points("pd", many, GAP, [20] * 3),
+    )  # fmt: skip
+    alone_, crowd, _ = crossovers(known, [few, many])
+    assert [(one.readers, one.start) for one in (alone_, crowd)] == [(1, None), (8, 6_000)]
+
+
 def test_one_block_only_indicates() -> None:
     found, _ = crossovers(at_lengths([[40], [400], [4000]], [[60], [50], [50]]), CELLS)
     assert (found.start, found.sure) == (10_000, False)

@@ -2,26 +2,31 @@
 
 Rules of this file: pure functions of points and arms; every comparison is `compare.compare`. A
 split *pays* at a prompt length (or share of long prompts) if the readers' worst pause with it is
-better than with its best rival there: of the aggregated arms on as many devices the one with the
-shortest pause. What it costs is told beside, never netted: a longer first token is no pause.
+better than with its best rival there (of the aggregated arms on as many devices the one with the
+shortest pause), and if that rival's pause is long enough to be noticed. What it costs is told
+beside, never netted: a longer first token is no pause.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from twolane.analysis.arms import Arm
 from twolane.analysis.compare import Comparison
 from twolane.analysis.evidence import Evidence, Seen
 from twolane.analysis.frontier import GAP, THROUGHPUT, TTFT
+from twolane.analysis.measures import STALL_FLOOR_NS
+from twolane.clock import MS
 from twolane.records import AnyCell, GridCell, InterferenceCell, MixCell
 
 By = Literal["prompt length", "share of long prompts"]
 LENGTH: By = "prompt length"
 SHARE: By = "share of long prompts"
 SHORT_TTFT = "ttft_p50_ms"
+UNNOTICED_MS: Final = STALL_FLOOR_NS / MS
+"""A pause that is no stall for any stream: shortening it gains nobody anything."""
 
 Outcome = Literal["pays", "does not pay", "cannot tell"]
 
@@ -54,22 +59,32 @@ class Crossover:
     before: float | None
     sure: bool
     missing: str = ""
+    readers: int | None = None  # beside the long prompt, where cells differ in their number
+
+
+Places = list[tuple[float, AnyCell]]
 
 
 def crossovers(evidence: Evidence, cells: Iterable[AnyCell]) -> list[Crossover]:
-    """For each split arm: by prompt length, and by the share of long prompts in a mix."""
+    """For each split arm: by prompt length (for each number of readers), and by the share of long
+    prompts in a mix."""
     every = list(cells)
-    lengths = [(float(c.prompt), c) for c in every if isinstance(c, InterferenceCell)]
-    shares = [(c.share, c) for c in every if isinstance(c, MixCell) and c.share > 0]
-    return [
-        _crossover(by, split.name, [_mark(evidence, *place, split) for place in _ordered(places)])
-        for split in evidence.splits
-        for by, places in ((LENGTH, lengths), (SHARE, shares))
+    shots = [cell for cell in every if isinstance(cell, InterferenceCell)]
+    counts = sorted({cell.victims for cell in shots})
+    several = len(counts) > 1
+    asked: list[tuple[By, Places, int | None]] = [
+        (LENGTH, [(float(c.prompt), c) for c in shots if c.victims == count], count * several)
+        for count in counts or [0]
     ]
-
-
-def _ordered(places: Iterable[tuple[float, AnyCell]]) -> list[tuple[float, AnyCell]]:
-    return sorted(places, key=lambda place: (place[0], place[1].id))
+    shares = [(c.share, c) for c in every if isinstance(c, MixCell) and c.share > 0]
+    asked.append((SHARE, [*shares], None))
+    found = []
+    for split in evidence.splits:
+        for by, places, readers in asked:
+            ordered = sorted(places, key=lambda place: (place[0], place[1].id))
+            marks = [_mark(evidence, *place, split) for place in ordered]
+            found.append(replace(_crossover(by, split.name, marks), readers=readers or None))
+    return found
 
 
 def _mark(evidence: Evidence, at: float, cell: AnyCell, split: Arm) -> Mark:
@@ -79,6 +94,10 @@ def _mark(evidence: Evidence, at: float, cell: AnyCell, split: Arm) -> Mark:
     found = evidence.versus(split, rival, cell, GAP, lower_is_better=True)
     if found is None:
         return Mark(at, cell, split.name, rival.name, "cannot tell", None, sure=False)
+    if (evidence.seen(rival, cell, GAP).middle or 0.0) <= UNNOTICED_MS:
+        # Nothing to gain: the rival's readers pause no longer than a flowing stream does.
+        settled = found.outcome != "indicative"
+        return Mark(at, cell, split.name, rival.name, "does not pay", found, settled, equal)
     return Mark(at, cell, split.name, rival.name, *_paid(found), equal)
 
 

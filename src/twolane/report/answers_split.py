@@ -15,9 +15,10 @@ def pays(found: Crossover) -> Answer:
     place = "prompt length" if found.by == LENGTH else "share of long prompts"
     known = [mark for mark in found.marks if mark.outcome != "cannot tell"]
     decided = found.start is not None or (bool(known) and known[-1] is found.marks[-1])
+    beside = f"{found.readers} reader{'s' * (found.readers != 1)}" if found.readers else ""
     return Answer(
-        f"pays-{place.partition(' ')[0]}-{found.split}",
-        f"From which {place} does {found.split} pay?",
+        "-".join(["pays", place.partition(" ")[0], found.split, *beside.split()[:1]]),
+        f"From which {place} does {found.split} pay{f' beside {beside}' if beside else ''}?",
         _from(found, known),
         state(decided, found.sure),
         found.missing,
@@ -35,9 +36,14 @@ def _from(found: Crossover, known: Sequence[Mark]) -> str:
         if found.before is None:
             alone = "the only one measured" if least == most else "the smallest measured"
             return f"From {start} at the latest, {alone}; {_lead(found)}."
+        before = next(mark for mark in found.marks if mark.at == found.before)
+        if before.outcome == "cannot tell":
+            open_ = f"at {_at(found, before.at)} it cannot be told"
+            return f"From {start} at the latest ({open_}); {_lead(found)}."
         return f"Between {_at(found, found.before)} and {start}; {_lead(found)}."
     if known and known[-1] is found.marks[-1]:
-        return f"At none that was measured ({least} to {most}): its readers pause no shorter there."
+        where = least if least == most else f"{least} to {most}"
+        return f"At none that was measured ({where}): a shorter pause is not to be had there."
     unknown = [_at(found, m.at) for m in found.marks if m.outcome == "cannot tell"]
     return f"Cannot tell at {listed(unknown)}."
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from twolane.analysis.attribution import MEANING
 from twolane.analysis.capacity import SLOS
 from twolane.analysis.compare import BOOTSTRAP
+from twolane.analysis.crossover import UNNOTICED_MS
 from twolane.analysis.frontier import FLAT_SHARE, GAP_LIMITS_MS
 from twolane.report.codes import CODES
 from twolane.report.facts import Facts
@@ -49,7 +50,8 @@ def answered() -> list[tuple[str, str]]:
             "A split pays",
             "from the smallest measured prompt length (or share of long prompts) on from which "
             "the readers' worst pause is better, by verdict, than that of the best aggregated arm "
-            "on as many devices, there and at every larger one",
+            "on as many devices, there and at every larger one; not where that arm's pause is "
+            f"within {UNNOTICED_MS:g} ms, which nobody notices",
         ),
         (
             "Users per device",
