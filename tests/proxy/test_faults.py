@@ -426,3 +426,18 @@ async def test_a_defect_in_reading_ps_answer_is_a_500_and_no_hang(
     async with rig(strands=True) as r:
         monkeypatch.setattr("twolane.proxy.exchange.times_of", defect)
         well_shaped(await r.ask(completion()), 500)
+
+
+async def test_a_connection_that_takes_long_does_not_take_the_engine_out() -> None:
+    """It may be the proxy itself that is busy: thousands connect at once."""
+    async with rig(connect_timeout_s=0.05) as r:
+        engine = r.proxy.fleet.of("prefill")[0]
+        engine.pool.acquire, engine.pool.take = never, lambda: None  # type: ignore
+        assert (await r.ask(completion())).status == 503
+        del engine.pool.acquire, engine.pool.take
+        assert engine.usable
+        assert (await r.ask(completion())).text == expected()
+
+
+async def never() -> Any:
+    await asyncio.Event().wait()

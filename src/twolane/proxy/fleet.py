@@ -108,8 +108,9 @@ class Engine:
         self.promised.difference_update(known)
 
     def fail(self, error: LegError) -> None:
-        """A request met `error` here: no connection takes the engine out, the rest is checked."""
-        if error.kind == "connect":
+        """A request met `error` here: a refused connection takes the engine out, the rest is
+        checked."""
+        if error.refused:
             self._mark(usable=False, why=str(error))
         if error.kind in ("connect", "lost"):
             self.suspect.set()

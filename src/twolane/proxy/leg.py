@@ -24,11 +24,13 @@ Failure = Literal["connect", "lost", "timeout", "size"]
 
 
 class LegError(Exception):
-    """An engine did not answer. `kind` connect means that it cannot have seen the request."""
+    """An engine did not answer. `kind` connect means that it cannot have seen the request;
+    `refused` that nobody is there, where otherwise it may be we who are slow."""
 
-    def __init__(self, kind: Failure, why: str) -> None:
+    def __init__(self, kind: Failure, why: str, *, refused: bool = False) -> None:
         super().__init__(f"{kind}: {why}")
         self.kind = kind
+        self.refused = refused
 
 
 @dataclass
@@ -237,7 +239,7 @@ async def open_leg(pool: Pool, timeout_s: float) -> ClientConnection:
     except TimeoutError:
         raise LegError("connect", f"no connection within {timeout_s:g} s") from None
     except OSError as error:
-        raise LegError("connect", str(error)) from None
+        raise LegError("connect", str(error), refused=True) from None
 
 
 async def ask(

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from twolane import clock
 from twolane.wire.http1 import ClientConnection, connect
 
+_AHEAD_AT_MOST = 64  # opened ahead at a time: thousands would crowd out those that are needed
 IDLE_NS = 3 * clock.NS  # uvicorn closes after 5 s
 
 
@@ -55,7 +56,8 @@ class Pool:
 
     def prepare(self) -> None:
         """A connection will be needed soon: open one now, unless enough are at hand."""
-        if self._closed or len(self._idle) > len(self._opening):
+        enough = len(self._idle) > len(self._opening) or len(self._opening) >= _AHEAD_AT_MOST
+        if self._closed or enough:
             return
         task = asyncio.get_running_loop().create_task(self._open_ahead())
         self._opening.add(task)
