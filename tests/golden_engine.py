@@ -437,11 +437,13 @@ async def _main() -> None:
 
 
 if __name__ == "__main__":
+    import ctypes
     import os
     from contextlib import suppress
 
     import uvloop
 
+    ctypes.CDLL(None).prctl(1, 9)  # dies with its parent (PR_SET_PDEATHSIG, SIGKILL)
     with suppress(OSError):  # its account is the truth: nothing on this host may make it late
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     uvloop.run(_main())

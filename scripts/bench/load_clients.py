@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TOKENIZER = ROOT / "src/twolane/models/needle"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "twolane/peers"
 PEERS = {"aiperf": ("0.13.0", ()), "guidellm": ("0.8.0", ("torch==2.13.0+cpu",))}
-REST_S = 0.001  # of the bare loop: as long as twolane rests between wake-ups
+REST_S = 0.002  # of the bare loop: as long as twolane rests between wake-ups
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
-from statistics import fmean, stdev
+from statistics import fmean, pvariance, stdev
 from typing import Final
 
 from twolane.analysis.measures import (
@@ -297,8 +297,12 @@ def _late(requests: Sequence[Request], smallest_effect_ms: float) -> Code | None
 
 
 def _chance(requests: Sequence[Request]) -> float:
-    """Three standard deviations of what two halves of a Poisson process differ by, relative."""
-    return 3 * sqrt(4 / max(1, sum(r.role != "warmup" for r in requests)))
+    """Three standard deviations of what two halves of a Poisson process differ by, relative: of
+    its in-flight, a sum of times that themselves vary; its count alone differs by less."""
+    counted = [r for r in requests if r.role != "warmup"]
+    times = [e2e_ns(r) or 0 for r in counted if r.last_ns is not None]
+    varied = pvariance(times) / fmean(times) ** 2 if times else 0.0
+    return 3 * sqrt(4 * (1 + varied) / max(1, len(counted)))
 
 
 def _unsteady(requests: Sequence[Request], window: Window, chance: float = 0.0) -> Code | None:

@@ -23,10 +23,10 @@ from typing import Any, Final
 from twolane import clock
 from twolane.wire.http1 import ClientConnection
 
-REST_S: Final = 0.001
-"""Some twenty reads at 250 streams of 50 events a second."""
+REST_S: Final = 0.002
+"""Some twenty-five reads at 250 streams of 50 events a second."""
 
-THICK: Final = 2000
+THICK: Final = 1000
 """Reads a second from which on it rests: two for each rest."""
 
 JUDGED_NS: Final = 50 * clock.MS
