@@ -29,6 +29,7 @@ def test_kind_budget_and_devices(tmp_path: Path) -> None:
         (["--max-num-batched-tokens=512", "--port", "1"], 512),
         (["--max-num-batched-tokens"], None),
         (["--port", "8000"], None),
+        ([], None),
     ],
 )
 def test_budget_in_either_spelling(argv: list[str], budget: int | None) -> None:

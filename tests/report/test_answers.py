@@ -7,12 +7,14 @@ from pathlib import Path
 from click.testing import CliRunner
 from tests.report.synthetic import ARMS, INTERFERENCE, make
 
+from twolane.analysis.arms import Arm
+from twolane.analysis.capacity import SLOS, Level, capacity
 from twolane.analysis.frontier import BudgetLimit
 from twolane.analysis.reading import Faults
 from twolane.analysis.results import Results, load
 from twolane.cli import cli
 from twolane.records import Code
-from twolane.report import answers_budget
+from twolane.report import answers_budget, answers_users
 from twolane.report.answer import Answer, grouped
 from twolane.report.answers import answers, plain, section
 from twolane.report.facts import Facts
@@ -102,3 +104,14 @@ def test_cells_with_other_numbers_of_readers_are_told_apart() -> None:
     assert "Under 100 ms, 1 reader: at 6,000 tokens budget 512, not 2,048" in found.answer
     assert "Under 100 ms, 8 readers: at 6,000 tokens budget 256, not 512" in found.answer
     assert found.rows[1][0] == "6,000, 8 readers"
+
+
+def test_engines_that_somebody_else_started_have_no_devices() -> None:
+    """As `twolane bench` finds them: users are told in all."""
+    arm = Arm("server", "one engine", "server", None, devices=0, engines=1)
+    runs = [Level(4, 100, 100), Level(64, 0, 100)]
+    found = answers_users.users(
+        Facts(Results(Path(), (), Faults())), [capacity(SLOS[0], arm, "prompts of 8", runs)]
+    )
+    assert found is not None
+    assert found.rows[0][2] == "4 in all (devices not known)"

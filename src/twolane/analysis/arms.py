@@ -75,7 +75,7 @@ def _others(engines: Iterable[EngineMeta]) -> tuple[str, ...]:
 
 
 def _kept(argv: list[str]) -> list[str]:
-    before = ["", *argv[:-1]]
+    before = ["", *argv]
     return [
         word
         for word, last in zip(argv, before, strict=False)
@@ -108,7 +108,7 @@ def budget_of(argv: list[str]) -> int | None:
 def flags(argv: list[str]) -> dict[str, str]:
     """`--flag value`, `--flag=value` and bare `--flag` of a command line."""
     found: dict[str, str] = {}
-    for here, after in zip(argv, [*argv[1:], "--"], strict=True):
+    for here, after in zip(argv, [*argv[1:], "--"], strict=False):
         if here.startswith("--"):
             name, equals, value = here.partition("=")
             found[name] = value if equals else ("given" if after.startswith("--") else after)

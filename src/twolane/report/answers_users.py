@@ -72,9 +72,13 @@ def _level(slo: Slo) -> str:
 
 
 def _per_device(one: Capacity) -> str:
-    """`32`, `32 or more`, `under 1`, `cannot tell`."""
-    if one.users is None or one.per_device is None:
+    """`32`, `32 or more`, `under 1`, `cannot tell`; in all where the devices are not known."""
+    if one.users is None:
         return "cannot tell"
+    if one.per_device is None:
+        more = "" if one.beyond is not None else " or more"
+        users = f"{one.users:,}{more}" if one.users else f"under {one.levels[0][0]:,}"
+        return f"{users} in all (devices not known)"
     if one.users == 0:
         smallest = one.levels[0][0] / one.arm.devices
         return f"under {number(smallest, decimals=0 if smallest == int(smallest) else 1)}"
