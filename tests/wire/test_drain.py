@@ -1,6 +1,7 @@
 """Sockets that are read together, against a server in the same loop."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import cast
@@ -157,6 +158,24 @@ async def test_reading_can_be_paused_and_a_half_closed() -> None:
         assert connection.ask_to_stop()
         connection.resume_reading()
         await sink.over.wait()
+    assert sink.body == b"abc"
+
+
+async def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Server(whole, 1), "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()
+
+    async def both(*_: object, **__: object) -> list[object]:
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+        return [(*kind, ("127.0.0.1", 1)), (*kind, address)]
+
+    monkeypatch.setattr(loop, "getaddrinfo", both)
+    sink, reads = Sink(), Drain()
+    (await reads.connect("localhost", address[1])).send(b"x", b"", sink)
+    await sink.over.wait()
+    reads.close()
+    server.close()
     assert sink.body == b"abc"
 
 

@@ -66,8 +66,20 @@ class Drain:
     async def connect(self, host: str, port: int) -> ClientConnection:
         """Open one connection. Raises OSError where that is refused or impossible."""
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = found[0]
-        sock = socket.socket(family, kind, protocol)
+        for number, (family, kind, protocol, _, address) in enumerate(found, 1):
+            try:
+                sock = await self._connected(socket.socket(family, kind, protocol), address)
+                break
+            except OSError:
+                if number == len(found):
+                    raise
+        _ask_for_stamps(sock)
+        connection = ClientConnection()
+        opened = _Socket(sock, connection, self)
+        connection.connection_made(opened)
+        return connection
+
+    async def _connected(self, sock: socket.socket, address: Any) -> socket.socket:
         sock.setblocking(False)
         try:
             await self._loop.sock_connect(sock, address)
@@ -75,11 +87,7 @@ class Drain:
         except BaseException:
             sock.close()
             raise
-        _ask_for_stamps(sock)
-        connection = ClientConnection()
-        opened = _Socket(sock, connection, self)
-        connection.connection_made(opened)
-        return connection
+        return sock
 
     def close(self) -> None:
         """Abort what is open and read no more."""
