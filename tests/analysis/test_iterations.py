@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twolane.analysis.iterations import Iteration, by_prefill, by_stream, read
+from twolane.analysis.iterations import STRETCH, Iteration, by_prefill, by_stream, read
 from twolane.clock import MS, NS
 from twolane.records import Request
 
@@ -38,8 +38,10 @@ def test_a_log_tells_its_iterations_among_other_lines(tmp_path: Path) -> None:
     log.write_text(
         "INFO started\n" + LINE.format(i=7, c=2048, g=2, ms=951.25) + "INFO:  GET /metrics\n"
     )
-    assert read(log) == [Iteration(7, 2048, 2, round(951.25 * MS))]
-    assert read(tmp_path / "absent.log") == []
+    assert read(log) == (Iteration(7, 2048, 2, round(951.25 * MS)),)
+    assert read(tmp_path / "absent.log") == ()
+    log.write_text("nothing\n")
+    assert read(log) == ()
 
 
 @settings(max_examples=30)
@@ -69,6 +71,14 @@ def test_a_step_that_gave_the_stream_nothing_ends_where_the_next_began() -> None
     placed = by_stream(made, stream(0, gaps))
     index = next(i for i, p in enumerate(placed) if p.iteration.index == 99)
     assert placed[index].end_ns == placed[index + 1].start_ns
+
+
+def test_a_long_log_is_searched_a_stretch_at_a_time() -> None:
+    rng = random.Random(5)
+    lengths = [rng.uniform(5, 7) for _ in range(2 * STRETCH + 500)]
+    before = STRETCH - 40  # the place lies across two stretches
+    placed = by_stream(steps(lengths), stream(0, lengths[before : before + 150]))
+    assert placed[0].iteration.index == before
 
 
 def test_a_log_of_something_else_gives_no_place() -> None:

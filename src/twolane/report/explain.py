@@ -139,7 +139,9 @@ def _codes(codes: Sequence[CodeTold], of: str = "") -> str:
 
 
 def _code(code: CodeTold) -> Iterator[str]:
-    yield f"  {code.code}: {code.why}"
+    measured = f" (measured {number(code.value)}" if code.value is not None else ""
+    limit = f", limit {number(code.limit)})" if code.limit is not None else ")"
+    yield f"  {code.code}: {code.why}{measured + limit if measured else ''}"
     yield f"    means: {code.means}"
     if code.remedy:
         yield f"    remedy: {code.remedy}"
