@@ -288,6 +288,7 @@ def _spans(head: str, spans: Sequence[SpanTold]) -> str:
 def _findings(findings: Iterable[Finding]) -> str:
     lines = [
         f"  {one.rule} {one.title} ({one.where})\n    {one.consequence}\n    fix: {one.fix}"
+        + "".join(f"\n    | {line[:160]}" for line in one.evidence[:2])
         for one in findings
     ]
     return "\n".join(["What the rules found", *lines]) if lines else ""

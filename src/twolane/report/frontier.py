@@ -15,7 +15,7 @@ from twolane.analysis.frontier import GAP, GAP_LIMITS_MS, Place
 from twolane.report.facts import Facts, point_id, workload
 from twolane.report.markup import Markup, details, el, join, scroll, table
 from twolane.report.metrics import number, spoken
-from twolane.report.plot import Box, Line, Mark, Scale, Spot
+from twolane.report.plot import Box, Line, Mark, Scale, Spot, milliseconds
 
 OPEN = 3  # frontiers that are shown at once; more are folded away
 
@@ -89,9 +89,7 @@ def _box(facts: Facts, one: Frontier, y: Scale, axis: Axis) -> Markup:
 
 
 def _words(unit: str) -> Callable[[float], str]:
-    if unit == "ms":
-        return lambda v: f"{v:g} ms" if v < 1_000 else f"{v / 1_000:g} s"
-    return lambda v: f"{v:,.0f}"
+    return milliseconds if unit == "ms" else lambda v: f"{v:,.0f}"
 
 
 def _spot(facts: Facts, one: Frontier, place: Place, x: float, unit: str) -> Spot:

@@ -59,6 +59,11 @@ class Scale:
         return _even(self.low, self.high)
 
 
+def milliseconds(value: float) -> str:
+    """A tick of an axis of times."""
+    return f"{value:g} ms" if value < 1_000 else f"{value / 1_000:g} s"
+
+
 def _even(low: float, high: float) -> list[float]:
     raw = (high - low) / 4
     power = 10.0 ** math.floor(math.log10(raw))

@@ -15,7 +15,7 @@ from twolane.records import RampCell
 from twolane.report.facts import Facts, workload
 from twolane.report.markup import Markup, details, el, join, scroll, table
 from twolane.report.metrics import number, spoken
-from twolane.report.plot import Box, Line, Scale, Spot
+from twolane.report.plot import Box, Line, Scale, Spot, milliseconds
 
 _TURN = re.compile(r"u(\d+)_t(\d+)_(\w+)")
 COLOURS = 6
@@ -142,7 +142,7 @@ def _box(
         x_title="prompt, tokens",
         y_title=title,
         x_words=_tokens,
-        y_words=lambda v: spoken(v, unit) if unit == "ms" else f"{v:,.0f}",
+        y_words=milliseconds if unit == "ms" else lambda v: f"{v:,.0f}",
         said=f"{title} by prompt length, {len(found)} conversations",
         spots=spots,
         lines=[line for line in lines if len(line.points) > 1],
