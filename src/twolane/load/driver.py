@@ -7,6 +7,7 @@ raises.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from typing import Final
 
 from twolane import clock
 from twolane.errors import AnswerError
-from twolane.load import mix, prompts, ramp, trace, workloads
+from twolane.load import exact, mix, prompts, ramp, trace, workloads
 from twolane.load.client import PATHS
 from twolane.load.crew import Crew, WorkerLostError
 from twolane.load.orders import Form, Rates, Target
@@ -163,12 +164,17 @@ async def ask(
     progress: Tell,
     at_once: int = 1,
 ) -> CellRun:
-    """Send ready-made prompts with temperature 0 and keep the answers' text in the records."""
+    """Send ready-made prompts with temperature 0 and keep the answers' text in the records.
+
+    Where prompts are to be token ids, needles become as many as they say.
+    """
+
+    asked = questions
+    if target.form == "ids":
+        asked = await asyncio.to_thread(exact.questions, questions, target)
 
     async def work(crew: Crew, prefix: str, say: workloads.Say) -> Outcome:
-        return await workloads.questions(
-            crew, prefix, say, cell=cell, asked=questions, at_once=at_once
-        )
+        return await workloads.questions(crew, prefix, say, cell=cell, asked=asked, at_once=at_once)
 
     return await _run(
         work, workers=1, cell=cell, target=target, seed=0, record=record, progress=progress

@@ -69,6 +69,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     history: int = 0
     expected: Expected | None = None
     text: str | None = None
+    ids: list[int] | None = None  # in the place of `text`
     blocks: tuple[int, ...] = ()
     keep_text: bool = False
     ignore_eos: bool = True

@@ -60,6 +60,8 @@ _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz012345"
 
 def of(ask: Ask, seed: int, form: Form) -> str | list[int]:
     """The prompt of one ask: its ready text, or one generated for its place in the cell."""
+    if ask.ids is not None:
+        return ask.ids
     if ask.text is not None:
         return ask.text
     if ask.blocks:

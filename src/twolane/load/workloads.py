@@ -53,6 +53,7 @@ class Question:
     role: Role = "needle"
     index: int = 0
     expected: Expected | None = None
+    ids: list[int] | None = None  # in the place of `prompt`, where the server takes ids
 
     @property
     def answer(self) -> str:
@@ -252,6 +253,7 @@ def _ask(cell: str, prefix: str, key: int, question: Question) -> Ask:
         prompt=question.tokens,
         output=question.output,
         text=question.prompt,
+        ids=question.ids,
         keep_text=True,
         ignore_eos=False,
         expected=question.expected,
