@@ -12,7 +12,8 @@ from typing import Any
 from twolane.proxy.config import ProxyConfig, Upstream
 from twolane.proxy.conformance import caller
 from twolane.proxy.conformance.caller import Got
-from twolane.proxy.fault_engine import MODEL, FaultEngine, KvStore, answer_text
+from twolane.proxy.fault_answer import answer_text
+from twolane.proxy.fault_engine import MODEL, FaultEngine, KvStore
 from twolane.proxy.fault_push import PushEngine, PushStore
 from twolane.proxy.service import Proxy
 from twolane.wire.http1 import connect, request_head

@@ -13,7 +13,7 @@ from tests.proxy.rig import Rig, completion, expected, rig, soon
 from twolane import clock
 from twolane.proxy.admission import Admission, Places, TokenMeter
 from twolane.proxy.config import ProxyConfig, Upstream
-from twolane.proxy.fault_engine import Behaviour
+from twolane.proxy.fault_answer import Behaviour
 from twolane.proxy.fleet import Fleet
 from twolane.proxy.refusal import RefusalError
 from twolane.routing import urgency

@@ -12,7 +12,8 @@ import pytest
 from tests.proxy.rig import Rig, completion, expected, rig, soon
 
 from twolane.proxy.conformance.caller import Got
-from twolane.proxy.fault_engine import Behaviour, Fault, FaultEngine
+from twolane.proxy.fault_answer import Behaviour, Fault
+from twolane.proxy.fault_engine import FaultEngine
 from twolane.proxy.ledger import LedgerLine
 from twolane.records import read_jsonl
 

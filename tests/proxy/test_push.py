@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.proxy.rig import completion, expected, rig, soon
 
-from twolane.proxy.fault_engine import Behaviour
+from twolane.proxy.fault_answer import Behaviour
 
 AT_ONCE: dict[str, Any] = {"push": True, "connector": "push-at-once"}
 

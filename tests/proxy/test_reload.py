@@ -12,7 +12,8 @@ from tests.proxy.rig import Rig, completion, expected, rig, soon
 from twolane.errors import QuestionError
 from twolane.proxy.config import ProxyConfig, Upstream
 from twolane.proxy.configfile import configured
-from twolane.proxy.fault_engine import Behaviour, FaultEngine
+from twolane.proxy.fault_answer import Behaviour
+from twolane.proxy.fault_engine import FaultEngine
 
 NO_ENGINES: dict[str, tuple[str, ...]] = {"prefill": (), "decode": (), "aggregated": ()}
 WHERE = {"host": "127.0.0.1", "port": 0, "ledger": None, "workers": 1}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from tests.proxy.rig import completion, expected, rig
 
-from twolane.proxy.fault_engine import Behaviour, Fault
+from twolane.proxy.fault_answer import Behaviour, Fault
 from twolane.proxy.retry import RetryBudget
 
 BROKEN: list[tuple[str, Fault]] = [("p", "reset"), ("d", "reset"), ("d", "truncate")]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.proxy.rig import completion, expected, rig
 
-from twolane.proxy.fault_engine import Behaviour
+from twolane.proxy.fault_answer import Behaviour
 from twolane.proxy.ledger import LedgerLine
 from twolane.proxy.scrape import Reading, alarms, read
 from twolane.records import read_jsonl

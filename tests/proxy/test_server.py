@@ -15,7 +15,8 @@ from tests.proxy.rig import Call, completion, expected, soon
 
 from twolane.errors import QuestionError
 from twolane.proxy.config import config_from_urls
-from twolane.proxy.fault_engine import Behaviour, FaultEngine
+from twolane.proxy.fault_answer import Behaviour
+from twolane.proxy.fault_engine import FaultEngine
 from twolane.proxy.server import serve
 from twolane.wire.http1 import connect, request_head
 

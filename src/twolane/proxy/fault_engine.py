@@ -10,36 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import zlib
 from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from twolane.proxy.fault_answer import Answer, Behaviour, answer_text
 from twolane.proxy.fault_wire import EngineConnection
 from twolane.wire.requests import Request
 
 MODEL = "fake"
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")  # of the request being served
 Role = Literal["prefill", "decode", "aggregated"]
-Fault = Literal[
-    "none",
-    "hang",  # reads the request and never answers
-    "reset",  # closes without a byte
-    "truncate",  # closes in the middle of the answer
-    "garbage",  # 200 with a body that is not JSON, or a stream that is not HTTP
-    "no_handoff",  # P: kv_transfer_params is null
-    "bad_handoff",  # P: kv_transfer_params without blocks
-    "html",  # an error that is not OpenAI-shaped
-    "stream_error",  # D: an error event in the stream, then [DONE]
-]
-
-
-def answer_text(prompt: str, tokens: int) -> list[str]:
-    """The tokens that follow `prompt`."""
-    seed = zlib.crc32(prompt.encode())
-    return [f" {(seed + 7919 * i) % 10_000}" for i in range(tokens)]
 
 
 class KvStore:
@@ -82,24 +65,6 @@ class KvStore:
         """The lease is over: the blocks are somebody else's now."""
         self.held.pop(params["remote_request_id"], None)
         self.counts["lapsed"] += 1
-
-
-@dataclass
-class Behaviour:
-    """How an engine answers generation requests. Events that are set do not hold anything up."""
-
-    fault: Fault = "none"
-    status: int = 200
-    retry_after: str | None = None
-    first_byte: asyncio.Event | None = None  # waited for before the answer begins
-    after_first: asyncio.Event | None = None  # waited for after the first token
-    first_byte_s: float = 0.0  # as `first_byte` and `after_first`, by the clock
-    after_first_s: float = 0.0
-    step_s: float = 0.0  # D: between two events of a stream
-    tail_s: float = 0.0  # between the halves of an answer that is not streamed
-    lapse: bool = False  # P: the lease is over before the answer has arrived
-    tokens_at_once: int = 1
-    split_bytes: int = 0  # D: write streams in pieces of so many bytes, wherever that cuts
 
 
 @dataclass
@@ -266,7 +231,7 @@ class FaultEngine:
         if self.role == "decode" and params:
             prompt = await self._pull(params)
         count = body.get("max_completion_tokens") or body.get("max_tokens") or 16
-        answer = _Answer(body, prompt, answer_text(prompt, count))
+        answer = Answer(body, prompt, answer_text(prompt, count))
         if params and params.get("do_remote_decode"):
             answer.params = self._hand_out(prompt, behaviour)
         if body.get("stream"):
@@ -322,81 +287,3 @@ def _prompt(body: dict[str, Any]) -> str:
         return json.dumps(body["messages"])
     prompt = body.get("prompt", "")
     return prompt if isinstance(prompt, str) else json.dumps(prompt)
-
-
-@dataclass
-class _Answer:
-    body: dict[str, Any]
-    prompt: str
-    tokens: list[str]
-    params: dict[str, Any] | None = None
-
-    @property
-    def _chat(self) -> bool:
-        return "messages" in self.body
-
-    def _usage(self, count: int) -> dict[str, Any]:
-        details = {"cached_tokens": 0}
-        size = len(self.prompt)
-        return {
-            "prompt_tokens": size,
-            "completion_tokens": count,
-            "total_tokens": size + count,
-            "prompt_tokens_details": details,
-        }
-
-    def whole(self) -> dict[str, Any]:
-        text = "".join(self.tokens)
-        choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
-        choice |= (
-            {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
-        )
-        told = self.body.get("return_token_ids")
-        ids = {"prompt_token_ids": [ord(c) for c in self.prompt]} if told else {}
-        return (ids if self._chat else {}) | {
-            "id": "cmpl-1",
-            "choices": self._choices(choice if self._chat else choice | ids),
-            "usage": self._usage(len(self.tokens)),
-            "kv_transfer_params": self.params,
-            "metrics": _METRICS,
-        }
-
-    def _choices(self, first: dict[str, Any]) -> list[dict[str, Any]]:
-        """One for each prompt, or `n` of the same."""
-        prompts = self.body.get("prompt")
-        if isinstance(prompts, list) and all(isinstance(one, str) for one in prompts):
-            texts = ["".join(answer_text(one, len(self.tokens))) for one in prompts]
-            return [first | {"index": i, "text": text} for i, text in enumerate(texts)]
-        return [first | {"index": i} for i in range(int(self.body.get("n") or 1))]
-
-    async def stream(self, out: EngineConnection, behaviour: Behaviour) -> None:
-        out.start(b"text/event-stream; charset=utf-8")
-        out.split_bytes = behaviour.split_bytes
-        step = behaviour.tokens_at_once
-        for at in range(0, len(self.tokens), step):
-            out.event(self._chunk("".join(self.tokens[at : at + step])))
-            if behaviour.step_s:
-                await asyncio.sleep(behaviour.step_s)
-            if behaviour.split_bytes:
-                await asyncio.sleep(0)
-            if at == 0 and behaviour.after_first is not None:
-                await behaviour.after_first.wait()
-            if at == 0:
-                await asyncio.sleep(behaviour.after_first_s)
-            if at == 0 and behaviour.fault == "truncate":
-                out.reset()
-                return
-        if behaviour.fault == "stream_error":
-            out.event({"error": {"message": "KV load failed", "type": "InternalServerError"}})
-        elif (self.body.get("stream_options") or {}).get("include_usage"):
-            usage = self._usage(len(self.tokens))
-            out.event({"choices": [], "usage": usage, "metrics": _METRICS})
-        out.chunk(b"data: [DONE]\n\n")
-        out.end()
-
-    def _chunk(self, text: str) -> dict[str, Any]:
-        choice = {"delta": {"content": text}} if self._chat else {"text": text}
-        return {"id": "cmpl-1", "choices": [{"index": 0, **choice}]}
-
-
-_METRICS = {"queue_time_ms": 0.5, "time_to_first_token_ms": 1.5, "generation_time_ms": 2.0}

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from twolane.proxy.fault_engine import REQUEST_ID, Behaviour, FaultEngine, KvStore
+from twolane.proxy.fault_answer import Behaviour
+from twolane.proxy.fault_engine import REQUEST_ID, FaultEngine, KvStore
 
 
 class PushStore(KvStore):

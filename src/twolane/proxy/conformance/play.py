@@ -24,7 +24,7 @@ from twolane.proxy.conformance.judge import Ended, complaints, headers_seen, saw
 from twolane.proxy.conformance.scene import LARGE, PLAY, body_of
 from twolane.proxy.conformance.stage import MARK, RECOVER_S, Stage, completion, expected
 from twolane.proxy.conformance.table import Row
-from twolane.proxy.fault_engine import Behaviour
+from twolane.proxy.fault_answer import Behaviour
 
 SETTLE_S = 2.0
 _BACKGROUND_S = 4.0  # how long a stream in the background lasts

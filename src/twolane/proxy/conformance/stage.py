@@ -17,7 +17,8 @@ from pathlib import Path
 
 from twolane.errors import AnswerError, QuestionError
 from twolane.proxy.conformance.caller import call
-from twolane.proxy.fault_engine import MODEL, Behaviour, FaultEngine, KvStore, answer_text
+from twolane.proxy.fault_answer import Behaviour, answer_text
+from twolane.proxy.fault_engine import MODEL, FaultEngine, KvStore
 
 MARK = "row"  # prompts that hold it meet the row's faults
 START_S = 60.0

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from twolane.proxy.fault_engine import Behaviour, Fault
+from twolane.proxy.fault_answer import Behaviour, Fault
 
 Leg = Literal["prefill", "decode"]
 Act = Literal[
