@@ -30,7 +30,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "DEGENERATE": "read the engines' logs with `twolane diagnose`: the KV did not come over",
     "LENGTH": "see why answers ended early: context, stop words, errors",
     "CLIENT": "use more load workers or a quieter machine",
-    "BUSY": "close other programs and run the block again",
+    "BUSY": "close other programs, then twolane run CAMPAIGN --resume --redo BUSY",
     "NEEDLE": "do not trust these figures before needles are found here: see the gate's answers",
     "FAILED": "read the first error and the engines' logs with `twolane diagnose`",
     "PREEMPT": "give the engine more KV memory, or fewer users",

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from twolane.analysis.compare import Comparison
-from twolane.records import AnyCell, Code, InterferenceCell
+from twolane.records import AnyCell, InterferenceCell
+from twolane.report.codes import REMEDIES
 from twolane.report.facts import Facts, Figure
 from twolane.report.metrics import GRID, INTERFERENCE, Metric, change, spoken
 
@@ -55,9 +56,12 @@ def decide(facts: Facts, cell: InterferenceCell) -> Decision:
     spoiled = [f for f in figures if f.excluded]
     if len(clean) < 2:
         alone = clean[0].arm if clean else None
-        why = _in_words([code for figure in spoiled for code in figure.codes])
+        codes = {code.code: code for figure in reversed(spoiled) for code in figure.codes}
+        why = "; ".join(code.why for code in codes.values())
+        remedies = filter(None, (REMEDIES.get(code, "") for code in codes))
         return Decision(
             f"This run cannot answer: {why}" if spoiled else "",
+            f"What to do: {'; '.join(remedies)}" if spoiled and set(codes) & set(REMEDIES) else "",
             strength="spoiled" if spoiled else "none",
             arm=alone,
         )
@@ -162,8 +166,3 @@ def _ratio(
     if here.excluded or there.excluded or here.value is None or not there.value:
         return None
     return here.value / there.value
-
-
-def _in_words(codes: Sequence[Code]) -> str:
-    """Why, in the words of the first two codes that differ."""
-    return "; ".join(list(dict.fromkeys(code.why for code in codes))[:2])
