@@ -190,6 +190,11 @@ def point_id(facts: Facts, cell: AnyCell, metric: str, arm: str) -> str:
     return f"p-{name}-{place}-{metric.replace('_', '-')}"
 
 
+def excluded_id(facts: Facts, one: Measured) -> str:
+    """The place on the page of a coded cell's reasons."""
+    return f"x-{facts.coded().index(one) + 1}"
+
+
 # ----------------------------------------------------------------------------------- wording
 
 

@@ -6,7 +6,7 @@ from twolane.analysis.confounds import Confound
 from twolane.analysis.results import Results, Run
 from twolane.records import BadLine
 from twolane.report.codes import means
-from twolane.report.facts import Facts
+from twolane.report.facts import Facts, excluded_id
 from twolane.report.markup import Markup, details, el, join, scroll, table
 
 
@@ -58,9 +58,10 @@ def excluded(facts: Facts) -> Markup:
             *(el("b", code.code), f" {measured.run.arm}, block {measured.run.block + 1}, "),
             *(el("span", measured.cell.id, class_="arm"), f": {code.why} "),
             el("small", f"({means(code.code)})"),
+            id=excluded_id(facts, measured) if place == 0 else None,
         )
         for measured in coded
-        for code in measured.codes
+        for place, code in enumerate(measured.codes)
     ]
     intro = "These points are kept, drawn hollow, and enter no verdict:"
     return el("div", el("p", intro), el("ul", items, class_="excluded"), id="excluded")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from twolane.analysis.points import Measured
 from twolane.records import InterferenceCell
 from twolane.report.decision import NULL, WORST, Decision
-from twolane.report.facts import Facts, Figure, descriptions, point_id
+from twolane.report.facts import Facts, Figure, descriptions, excluded_id, point_id
 from twolane.report.markup import Markup, el
 from twolane.report.metrics import day, spoken
 from twolane.report.text import Verdict
@@ -149,15 +149,15 @@ def _left_out(facts: Facts) -> Markup:
     more = len(coded) - MOST_LEFT_OUT
     rest = el("p", el("a", f"and {more} more", href="#excluded")) if more > 0 else None
     head = f"{len(coded)} of {len(facts.measured)} measured cells enter no verdict:"
-    items = [el("li", _point(one)) for one in coded[:MOST_LEFT_OUT]]
+    items = [el("li", _point(facts, one)) for one in coded[:MOST_LEFT_OUT]]
     return el("div", el("p", head), el("ul", items), rest)
 
 
-def _point(one: Measured) -> list[Markup | str]:
+def _point(facts: Facts, one: Measured) -> list[Markup | str]:
     code = one.codes[0]
     return [
         el("b", one.run.arm, class_="arm"),
         f", block {one.run.block + 1}, {one.cell.id}: ",
-        el("a", code.code, href="#excluded"),
+        el("a", code.code, href=f"#{excluded_id(facts, one)}"),
         f", {code.why}",
     ]
