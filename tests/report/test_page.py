@@ -128,7 +128,7 @@ def test_an_arm_whose_interference_cell_is_coded_is_hollow_without_a_ratio(
     page = html(load(make(tmp_path / "r", codes={"split_1p1d": busy})))
     assert 'class="panel excluded"' in page
     assert 'class="row excluded"' in page
-    assert "Indicative, from one block: run copies_256." in page
+    assert "Indicative, from one block: run copies_256; split_1p1d could not be judged." in page
     interference = page.split('<tbody><tr class="cell">')[1]
     assert interference.count("BUSY") == interference.count('<s class="value">') == 7
     assert 'class="better"' not in interference

@@ -71,7 +71,9 @@ def decide(facts: Facts, cell: InterferenceCell) -> Decision:
     )
     costs = _costs(facts, cell, chosen.arm, rival.arm)
     reason = f"{doubts}I{why[1:]}, and {costs}"
-    return Decision(headline, reason, strength, chosen.arm, rival.arm)
+    unjudged = " and ".join(one.arm for one in spoiled)
+    rest = f"; {unjudged} could not be judged" if unjudged else ""
+    return Decision(headline + rest, reason, strength, chosen.arm, rival.arm)
 
 
 def _opening(
