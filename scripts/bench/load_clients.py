@@ -13,15 +13,16 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvloop
 
 from twolane.analysis import stats
 from twolane.clock import MS, now_ns
 from twolane.load.driver import Target, drive
-from twolane.records import GridCell
+from twolane.records import GridCell, Request
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKENIZER = ROOT / "src/twolane/models/needle"
@@ -191,7 +192,7 @@ async def _twolane(port: int, shape: Shape) -> Claim:
         output=shape.output,
         requests=shape.turns * shape.users,
     )
-    seen: list = []
+    seen: list[Request] = []
     target = Target("127.0.0.1", port, "golden")
     ran = await drive(cell, target, seed=1, record=seen.append, progress=lambda _: None)
     if ran.problem or ran.window_ns is None:
@@ -231,12 +232,12 @@ def _request(shape: Shape) -> bytes:
 class _Null(asyncio.Protocol):
     """Does nothing with what it reads but ask again at an answer's end."""
 
-    def __init__(self, request: bytes, turns: int, done: asyncio.Future) -> None:
+    def __init__(self, request: bytes, turns: int, done: asyncio.Future[None]) -> None:
         self.request, self.left, self.done = request, turns, done
 
-    def connection_made(self, transport) -> None:
-        self.transport = transport
-        transport.write(self.request)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.write(self.request)
 
     def data_received(self, data: bytes) -> None:
         if data.endswith(b"0\r\n\r\n"):
@@ -254,9 +255,8 @@ async def _null(port: int, shape: Shape) -> None:
     ends = [loop.create_future() for _ in range(shape.users)]
     for number, end in enumerate(ends):
         await asyncio.sleep(0 if number % 8 else 0.001)
-        await loop.create_connection(
-            lambda end=end: _Null(request, shape.turns + 1, end), "127.0.0.1", port
-        )
+        null = partial(_Null, request, shape.turns + 1, end)
+        await loop.create_connection(null, "127.0.0.1", port)
     await asyncio.gather(*ends)
 
 
