@@ -107,7 +107,7 @@ def installed(name: str) -> Path:
         return program
     sys.stderr.write(f"installing {name} {version} into {home}, some minutes\n")
     subprocess.run([sys.executable, "-m", "venv", home], check=True)
-    pip = [home / "bin/python", "-m", "pip", "install", "-q", f"{name}=={version}", *extra]
+    pip = [str(home / "bin/python"), "-m", "pip", "install", "-q", f"{name}=={version}", *extra]
     ran = subprocess.run(pip, capture_output=True, text=True, check=False)
     if ran.returncode:
         raise RuntimeError(f"{name} {version} cannot be installed here: {ran.stderr[-500:]}")
