@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 from tests.report.synthetic import ARMS, GRID, INTERFERENCE, make
 
+from twolane.analysis.compare import Point
 from twolane.analysis.results import load
 from twolane.records import Code
 from twolane.report import table, verdict_sentence
@@ -215,3 +216,22 @@ def test_ratios_keep_their_digits() -> None:
         "1.08",
         "12.3",
     ]
+
+
+def test_a_cost_that_the_blocks_do_not_tell_is_named_as_such(tmp_path: Path) -> None:
+    """Throughput whose ratio swings from block to block is neither a cost nor a gain."""
+    folder = make(tmp_path / "r", blocks=2)
+    told = said(folder)
+    assert "not told apart" not in told
+    facts = Facts(load(folder))
+    assert facts.grid is not None
+    swung = [
+        Point(p.arm, p.block, p.run, p.cell, p.metric, (p.value or 0) * (1 + p.block), p.codes)
+        if (p.arm, p.metric) == ("split_1p1d", "throughput_tok_s")
+        else p
+        for p in facts.points(facts.grid, "throughput_tok_s")
+    ]
+    facts._points[facts.grid.id, "throughput_tok_s"] = swung
+    decision = verdict(facts)
+    assert "cannot be told apart in: throughput" in decision.decision
+    assert "not told apart)" in decision.cost

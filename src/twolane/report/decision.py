@@ -139,23 +139,31 @@ def _costs(facts: Facts, cell: InterferenceCell, arm: str, rival: str) -> str:
     )
     worse: list[str] = []
     better: list[str] = []
+    unknown: list[str] = []
     for where, metric, words in asked:
         ratio = _ratio(facts, where, metric, arm, rival)
-        if ratio is None or abs(ratio - 1) <= facts.margin:
+        if where is None or ratio is None:
             continue
-        bad = (ratio > 1) == metric.lower_is_better
-        (worse if bad else better).append(f"{words} {_told(ratio, metric)}")
-    return _weighed(worse, better, rival)
+        if facts.versus(where, metric, arm, rival).outcome == "cannot tell":
+            unknown.append(words)
+        elif abs(ratio - 1) > facts.margin:
+            bad = (ratio > 1) == metric.lower_is_better
+            (worse if bad else better).append(f"{words} {_told(ratio, metric)}")
+    return _weighed(worse, better, unknown, rival)
 
 
 def _told(ratio: float, metric: Metric) -> str:
     return change(ratio, shorter=metric.lower_is_better)
 
 
-def _weighed(worse: Sequence[str], better: Sequence[str], rival: str) -> str:
+def _weighed(
+    worse: Sequence[str], better: Sequence[str], unknown: Sequence[str], rival: str
+) -> str:
     told = f"costs, against {rival}: {', '.join(worse)}" if worse else ""
     gained = f"gains{'' if worse else f', against {rival}'}: {', '.join(better)}" if better else ""
-    return "; it ".join(filter(None, (told, gained))) or "costs nothing that was measured"
+    against = "" if worse or better else f" against {rival}"
+    open_ = f"cannot be told apart{against} in: {', '.join(unknown)}" if unknown else ""
+    return "; it ".join(filter(None, (told, gained, open_))) or "costs nothing that was measured"
 
 
 def _ratio(

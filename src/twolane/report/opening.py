@@ -108,12 +108,16 @@ def _bar(
             title=said,
         ),
         el(
-            "a",
-            el("s", told) if codes else told,
-            href=f"#{point_id(facts, cell, WORST.key, one.arm)}",
-            class_="much",
+            "span",
+            el(
+                "a",
+                el("s", told) if codes else told,
+                href=f"#{point_id(facts, cell, WORST.key, one.arm)}",
+                class_="much",
+            ),
+            [el("a", code, href="#excluded", class_="code") for code in codes],
+            class_="told",
         ),
-        [el("a", code, href="#excluded", class_="code") for code in codes],
         class_="pause" + " excluded" * bool(codes) + " best" * won,
     )
 

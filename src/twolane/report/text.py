@@ -179,7 +179,9 @@ def _change(facts: Facts, cost: _Cost, arm: str, rival: str) -> str | None:
     both = (there.value, here.value)
     before, after = (spoken(value, metric.unit, beside=both) for value in both)
     ratio = change(here.value / there.value, shorter=metric.lower_is_better)
-    return f"{cost.words} from {before} to {after} ({ratio})"
+    found = facts.versus(cost.cell, metric, arm, rival)
+    doubt = ", not told apart" if found.outcome == "cannot tell" else ""
+    return f"{cost.words} from {before} to {after} ({ratio}{doubt})"
 
 
 def _listed(parts: Sequence[str]) -> str:
