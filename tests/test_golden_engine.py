@@ -1,7 +1,6 @@
 """The golden engine keeps to its pace, runs as a program, and tells its account."""
 
 import asyncio
-import itertools
 import json
 import sys
 from pathlib import Path
@@ -35,12 +34,11 @@ async def test_it_writes_when_it_says() -> None:
     async with serve(Pace(ttft_s=0.05, gap_s=0.02, stalls={2: 0.1})) as (engine, port):
         events = await answer(port, ASKED)
     account = engine.by_id("one")
-    gaps = [(b - a) / 1e6 for a, b in itertools.pairwise(account.written_ns)]
-    since = list(itertools.accumulate(gaps))
-    due = [20, 140, 160, 180, 200]  # a late event does not shift those after it
-    assert all(when > planned - 10 for when, planned in zip(since, due, strict=True))
-    assert since[-1] < 200 + 150
-    assert (account.written_ns[0] - account.received_ns) / 1e6 >= 50
+    since = [(written - account.received_ns) / 1e6 for written in account.written_ns]
+    due = [50, 70, 190, 210, 230, 250]  # a late event does not shift those after it
+    # Never early; how late is a matter of who else is on this host.
+    assert all(when > planned - 1 for when, planned in zip(since, due, strict=True))
+    assert since[-1] < 250 + 2000
     assert account.tokens == [1] * 6
     assert account.ended
     assert not account.left
