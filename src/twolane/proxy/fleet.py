@@ -137,8 +137,9 @@ class Engine:
         return self.usable and not was
 
     def _note_failure(self, error: LegError) -> None:
-        self.silences += error.kind == "timeout"
-        if error.kind != "timeout" or self.silences >= _SILENCES_ALLOWED or not self.usable:
+        slow = error.kind == "timeout" or (error.kind == "connect" and not error.refused)
+        self.silences += slow
+        if not slow or self.silences >= _SILENCES_ALLOWED or not self.usable:
             self._mark(usable=False, why=str(error))
 
 
