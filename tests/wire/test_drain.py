@@ -91,6 +91,28 @@ async def test_answers_of_many_connections_are_read_and_stamped(
                 assert sink.stamps[-1] < now_ns()
 
 
+@pytest.mark.parametrize("rests", [False, True])
+async def test_an_answer_whose_reader_raises_does_not_stop_the_others(
+    rests: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(Sink):
+        def on_end(self, stamp_ns: int) -> None:
+            super().on_end(stamp_ns)
+            raise ValueError("a sink's own fault")
+
+    said: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, c: said.append(str(c["exception"])))
+    monkeypatch.setattr(drain, "THICK", 0)
+    monkeypatch.setattr(drain, "JUDGED_NS", 0)
+    async with served(whole, rests=rests) as (_, connect):
+        for kind in (Sink, Broken, Sink, Broken, Sink):
+            sink = kind()
+            (await connect()).send(b"GET / HTTP/1.1\r\n\r\n", b"", sink)
+            await sink.over.wait()
+            assert sink.body == b"abc"
+    assert said == ["a sink's own fault"] * 2
+
+
 async def test_a_connection_carries_one_request_after_another_and_large_ones() -> None:
     body = b"x" * 8_000_000
     async with served(whole, len(body) + 3) as (_, connect):

@@ -108,7 +108,13 @@ class Drain:
     def _look_again(self) -> None:
         if self._epoll.closed:
             return
-        self._read_all()
+        try:
+            self._read_all()
+        finally:  # whatever one answer's reader raises, the others are read on
+            if not self._epoll.closed:
+                self._rest_or_watch()
+
+    def _rest_or_watch(self) -> None:
         if self._thick:
             self._loop.call_later(REST_S, self._look_again)
         else:
