@@ -71,7 +71,7 @@ def test_every_chart_is_named_and_has_its_table(folder: Path) -> None:
     page = html(load(folder))
     images = re.findall(r'<(?:svg|div|span)[^>]*role="img"[^>]*>', page)
     # Bars of the opening, strips of arms and null runs, long prompts, pauses, ratios, ledgers.
-    assert len(images) == 3 + 12 + 3 + 3 + 12 + 6
+    assert len(images) == 3 * 3 + 12 + 3 + 3 + 15 + 6
     assert all("aria-label=" in image for image in images)
     assert page.count("<table") == 5 + 1 + 2 + 1 + 2 + 1 + 3 + 1 + 1
 
@@ -140,7 +140,7 @@ def test_with_every_arm_coded_nothing_is_green_and_the_page_cannot_answer(tmp_pa
     page = html(load(make(tmp_path / "r", blocks=2, codes=codes)))
     assert "<p>This run cannot answer: other programs used" in page
     assert 'class="pause excluded best"' not in page
-    assert page.count('class="pause excluded"') == 3
+    assert page.count('class="pause excluded"') == 3 * 3
     interference = page.split('<tbody><tr class="cell">')[1]
     assert 'class="versus"' not in interference
 

@@ -31,7 +31,15 @@ def needle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_blocks_do_not_settle_it_and_the_answers_say_what_is_missing(needle: Path) -> None:
     facts = Facts(load(needle))
     told = verdict(facts)
-    assert told.decision.startswith("Cannot tell yet. So far copies leads. Against split_1p1d 1 ")
+    assert told.decision.startswith(
+        "The measures disagree: by the worst pause copies leads, by time stalled split_1p1d. "
+    )
+    still = told.decided.still.replace("\N{NARROW NO-BREAK SPACE}", " ")
+    assert still == (
+        "With copies a reader still stands still for 5.16 s of the 7.42 s prefill and loses 3,378 "
+        "tokens; time stalled is shorter with split_1p1d (1.54 s, by verdict); tokens lost are "
+        "fewer with split_1p1d (271 tokens, not told apart)"
+    )
     found = {one.id: one for one in answers(facts)}
     assert found["budget"].answer == (
         "Under 100 ms: at 131,072 tokens budget 8,192, the largest measured; at 524,288 and "

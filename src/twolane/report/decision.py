@@ -4,7 +4,8 @@ Rules of this file: of the arms without a reason code the one with the shortest 
 chosen, unless the next best is as good (within `NEAR`, or not to be told from its own null run)
 and has the better throughput. With fewer than two such arms, where a code is the reason, the run
 cannot answer. It says "Run" only where every other arm without a code can be told from the chosen
-one; one block is indicative, and what blocks do not settle it cannot tell.
+one; one block is indicative, and what blocks do not settle it cannot tell. Where time stalled or
+tokens lost are better with another arm, the first words say so; where by verdict, nobody leads.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import Final, Literal
 
 from twolane.analysis.compare import Comparison
 from twolane.records import AnyCell, InterferenceCell
+from twolane.report import losses
 from twolane.report.codes import REMEDIES
 from twolane.report.facts import Facts, Figure
-from twolane.report.metrics import GRID, INTERFERENCE, Metric, change, spoken
+from twolane.report.metrics import GRID, INTERFERENCE, Metric, spoken
 
 NEAR: Final = 1.25
 """Worst pauses up to this multiple of each other are as good."""
@@ -43,10 +45,11 @@ class Decision:
     strength: Strength = "none"
     arm: str | None = None
     rival: str | None = None
+    still: str = ""  # what the readers still lose, and who is ahead in that
 
     @property
     def sentence(self) -> str:
-        return " ".join(f"{part}." for part in (self.headline, self.reason) if part)
+        return " ".join(f"{part}." for part in (self.headline, self.reason, self.still) if part)
 
 
 def decide(facts: Facts, cell: InterferenceCell) -> Decision:
@@ -73,13 +76,28 @@ def decide(facts: Facts, cell: InterferenceCell) -> Decision:
     reason = f"{doubts}I{why[1:]}, and {costs}"
     unjudged = " and ".join(one.arm for one in spoiled)
     rest = f"; {unjudged} could not be judged" if unjudged else ""
-    return Decision(headline + rest, reason, strength, chosen.arm, rival.arm)
+    still = losses.sentence(facts, cell, chosen.arm)
+    return Decision(headline + rest, reason, strength, chosen.arm, rival.arm, still)
 
 
 def _opening(
-    facts: Facts, cell: AnyCell, chosen: Figure, others: Sequence[Figure]
+    facts: Facts, cell: InterferenceCell, chosen: Figure, others: Sequence[Figure]
 ) -> tuple[Strength, str, str]:
     """How much of a recommendation it is, the words for that, and what is in doubt."""
+    against = losses.ahead(facts, cell, chosen.arm)
+    strength, headline, doubts = _pauses(facts, cell, chosen, others)
+    if told := [one for one in against if one.told]:
+        others_lead = " and ".join(f"by {one.measure} {one.arm}" for one in told)
+        disagree = f"The measures disagree: by the worst pause {chosen.arm} leads, {others_lead}"
+        return "open", disagree, doubts
+    alone = " by the worst pause alone" if strength == "open" else " if only the worst pause counts"
+    return strength, headline + alone * bool(against), doubts
+
+
+def _pauses(
+    facts: Facts, cell: AnyCell, chosen: Figure, others: Sequence[Figure]
+) -> tuple[Strength, str, str]:
+    """The same by the worst pause alone."""
     if facts.blocks == 1:
         return "indicative", f"Indicative, from one block: run {chosen.arm}", ""
     found = [facts.versus(cell, WORST, chosen.arm, other.arm) for other in others]
@@ -94,7 +112,8 @@ def _doubt(found: Comparison) -> str:
     """What would settle it."""
     if found.outcome == "indicative":
         return "only one block has both"
-    return found.verdict.removeprefix("cannot tell, ")
+    told = found.verdict.removeprefix("cannot tell, ")
+    return f"{told} (a guess from {found.blocks})" if found.more_blocks else told
 
 
 def _value(figure: Figure) -> float:
@@ -148,12 +167,13 @@ def _costs(facts: Facts, cell: InterferenceCell, arm: str, rival: str) -> str:
             unknown.append(words)
         elif abs(ratio - 1) > facts.margin:
             bad = (ratio > 1) == metric.lower_is_better
-            (worse if bad else better).append(f"{words} {_told(ratio, metric)}")
+            both = (_figure(facts, where, metric, one) for one in (arm, rival))
+            (worse if bad else better).append(f"{words} ({' against '.join(both)})")
     return _weighed(worse, better, unknown, rival)
 
 
-def _told(ratio: float, metric: Metric) -> str:
-    return change(ratio, shorter=metric.lower_is_better)
+def _figure(facts: Facts, cell: AnyCell, metric: Metric, arm: str) -> str:
+    return spoken(facts.figure(cell, metric.key, arm).value, metric.unit)
 
 
 def _weighed(

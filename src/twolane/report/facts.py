@@ -53,6 +53,14 @@ class Figure:
     points: int
     codes: tuple[Code, ...] = ()
     excluded: bool = False
+    measured: int = 0  # points with a value, coded ones too
+
+    @property
+    def partly(self) -> str:
+        """`2 of 3 runs clean` where a code has taken some of the runs, else nothing."""
+        if not self.codes or self.excluded:
+            return ""
+        return f"{self.points} of {self.measured} runs clean"
 
 
 @dataclass(frozen=True)
@@ -135,8 +143,11 @@ class Facts:
 
     def versus(self, cell: AnyCell, metric: Metric, arm: str, reference: str) -> Comparison:
         """`arm` (A) against `reference` (B) over the blocks."""
+        points = self.points(cell, metric.key)
+        # Without the blocks that have no ratio the others would be a choice.
+        vanishing = metric.may_vanish and vanish(points, arm, reference)
         return compare(
-            self.points(cell, metric.key),
+            [] if vanishing else points,
             arm,
             reference,
             lower_is_better=metric.lower_is_better,
@@ -175,7 +186,14 @@ def figure_of(points: Iterable[Point], arm: str) -> Figure:
     codes = {(code.code, code.why): code for p in mine for code in p.codes}
     values = clean or [p.value for p in mine if p.value is not None]
     excluded = bool(values) and not clean
-    return Figure(arm, stats.median(values), len(values), tuple(codes.values()), excluded)
+    measured = sum(p.value is not None for p in mine)
+    return Figure(arm, stats.median(values), len(values), tuple(codes.values()), excluded, measured)
+
+
+def vanish(points: Iterable[Point], *arms: str) -> bool:
+    """Whether some clean figure of the arms is zero or less, so that they have no ratio."""
+    mine = [p for p in points if p.arm in arms and not p.codes]
+    return any(p.value is not None and p.value <= 0 for p in mine)
 
 
 def shown(cell: AnyCell) -> tuple[Metric, ...]:

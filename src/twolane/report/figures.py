@@ -6,10 +6,10 @@ no ratio. Bars start at zero and are relative to the largest figure of their row
 
 from __future__ import annotations
 
-from twolane.analysis.compare import Comparison
+from twolane.analysis.compare import FORESEEABLE, Comparison
 from twolane.records import AnyCell
 from twolane.report.facts import Facts, Figure, point_id, shown, workload
-from twolane.report.markup import Markup, el, scroll
+from twolane.report.markup import Markup, el, join, scroll
 from twolane.report.metrics import Metric, change, number, span, unit_for
 
 
@@ -74,18 +74,44 @@ def _bar(one: Figure, largest: float) -> Markup | None:
 
 
 def _beside(facts: Facts, cell: AnyCell, metric: Metric, one: Figure) -> Markup | None:
-    """The line under a figure: its codes, or how it stands to the reference arm."""
-    if one.codes:
-        codes = dict.fromkeys(code.code for code in one.codes)
-        return el("span", [el("a", code, href="#excluded") for code in codes], class_="codes")
-    if not metric.compared or len(facts.arms) < 2:
-        return None
+    """The lines under a figure: its codes, and how it stands to the reference arm."""
+    codes = _codes(one) if one.codes else None
+    if one.excluded or not metric.compared or len(facts.arms) < 2:
+        return codes
     if one.arm == facts.reference:
-        return el("span", "reference", class_="versus")
-    return _versus(facts.versus(cell, metric, one.arm, facts.reference), metric)
+        return join(codes, el("span", "reference", class_="versus"))
+    return join(codes, against(facts, cell, metric, one))
 
 
-def _versus(found: Comparison, metric: Metric) -> Markup | None:
+def _codes(one: Figure) -> Markup:
+    named = dict.fromkeys(code.code for code in one.codes)
+    partly = f" {one.partly}" if one.partly else ""
+    return el("span", [el("a", code, href="#excluded") for code in named], partly, class_="codes")
+
+
+def against(facts: Facts, cell: AnyCell, metric: Metric, one: Figure) -> Markup | None:
+    """How an arm's figure stands to the reference arm's: ratio, interval, verdict."""
+    found = facts.versus(cell, metric, one.arm, facts.reference)
+    return versus(found, metric, brief(found))
+
+
+def brief(found: Comparison) -> str:
+    """The verdict in the few words that have room under a figure."""
+    words = {"A better": "better", "B better": "worse", "indicative": "one block"}
+    if found.outcome != "cannot tell":
+        return words.get(found.outcome, found.verdict)
+    if found.confounded:
+        return "can\u2019t tell, confounded"
+    if found.more_blocks is None and found.below_floor:
+        return "can\u2019t tell, as equal arms"
+    if found.more_blocks is None:
+        return f"can\u2019t tell, >{FORESEEABLE} blocks"
+    guess = f"{found.more_blocks} more block{'s' * (found.more_blocks != 1)}"
+    return f"can\u2019t tell, guess: {guess}"
+
+
+def versus(found: Comparison, metric: Metric, words: str) -> Markup | None:
+    """A ratio with its interval and the verdict in the given words; the whole verdict on hover."""
     if found.ratio is None:
         return None
     changed = change(found.ratio, shorter=metric.lower_is_better)
@@ -93,6 +119,9 @@ def _versus(found: Comparison, metric: Metric) -> Markup | None:
         return el("span", changed, class_="versus")
     low, high = span(found.ratio, found.low, found.high)
     between = el("span", f"[{low}, {high}]", class_="span")
-    words = found.verdict.replace("A better", "better").replace("B better", "worse")
-    kind = words.split(maxsplit=1)[0].strip(",")
-    return el("span", changed, " ", between, " ", el("b", words, class_=kind), class_="versus")
+    kind = {"A better": "better", "B better": "worse", "equal": "equal"}.get(
+        found.outcome, "cannot"
+    )
+    said = f"median of {found.blocks} blocks\u2019 own ratios, 95 % interval; {found.verdict}"
+    told = el("b", words, class_=kind)
+    return el("span", changed, " ", between, " ", told, class_="versus", title=said)

@@ -22,6 +22,7 @@ class Metric:
     formula: str
     lower_is_better: bool = True
     compared: bool = True
+    may_vanish: bool = False  # zero or less is possible: such figures have no ratio
     floor: str = ""  # the key of what the null run shows of it: no more than that is grey
 
 
@@ -47,14 +48,14 @@ INTERFERENCE = (
         "s",
         "summed gaps that overlap the hit and are longer than max(3 x median gap of that stream's "
         "own quiet phase, 50 ms), of the reader that was stalled longest",
-        compared=False,
+        may_vanish=True,
     ),
     Metric(
         "tokens_lost",
         "Tokens lost during the prefill",
         "tokens",
         "quiet rate x duration of the hit - tokens received in it, of the reader that lost most",
-        compared=False,
+        may_vanish=True,
         floor="null_tokens_lost",
     ),
     Metric(

@@ -6,14 +6,14 @@ such; one block is called indicative; where nothing was measured it says that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from rich.table import Table
 from rich.text import Text
 
-from twolane.analysis.compare import Comparison
+from twolane.analysis.compare import Comparison, Outcome
 from twolane.analysis.results import Results
 from twolane.records import AnyCell, InterferenceCell
 from twolane.report.decision import Decision, decide, within_null
@@ -30,6 +30,13 @@ from twolane.report.metrics import (
 )
 
 WORST, NULL, *_, QUIET, LONG_TTFT = INTERFERENCE
+_JUDGED: Mapping[Outcome, str] = {
+    "A better": "better",
+    "B better": "worse",
+    "equal": "equal",
+    "cannot tell": "not told apart",
+    "indicative": "one block",
+}
 # Quiet speeds further apart than this are not explained by two readers sharing one engine.
 _UNEQUAL = 2.0
 
@@ -178,10 +185,8 @@ def _change(facts: Facts, cost: _Cost, arm: str, rival: str) -> str | None:
         return None
     both = (there.value, here.value)
     before, after = (spoken(value, metric.unit, beside=both) for value in both)
-    ratio = change(here.value / there.value, shorter=metric.lower_is_better)
-    found = facts.versus(cost.cell, metric, arm, rival)
-    doubt = ", not told apart" if found.outcome == "cannot tell" else ""
-    return f"{cost.words} from {before} to {after} ({ratio}{doubt})"
+    outcome = facts.versus(cost.cell, metric, arm, rival).outcome
+    return f"{cost.words} from {before} to {after} ({_JUDGED[outcome]})"
 
 
 def _listed(parts: Sequence[str]) -> str:
@@ -203,7 +208,24 @@ def _confidence(
     words = descriptions(facts.results.runs)
     told = [facts.versus(cell, WORST, best.arm, other) for other in others]
     parts = [_outcome(one, _with(words[one.b])) for one in told]
-    return f"Over {facts.blocks} blocks {_with(words[best.arm])} is {_listed(parts)}."
+    by = "by the worst pause "
+    said = f"Over {facts.blocks} blocks {_with(words[best.arm])} is {by}{_listed(parts)}."
+    return f"{said} {_frailty(facts, cell, told)}"
+
+
+def _frailty(facts: Facts, cell: AnyCell, told: Sequence[Comparison]) -> str:
+    """What the verdicts rest on, and what they do not take into account."""
+    floor = facts.floor(cell, WORST.key)
+    alike = (
+        "no noise floor, since no arm was run beside itself (A/A)"
+        if floor is None
+        else f"equal arms (A/A) were apart by {(floor - 1) * 100:.2g} % at most"
+    )
+    guess = "; how many more blocks would do is a guess" if any(o.more_blocks for o in told) else ""
+    return (
+        f"It rests on {facts.blocks} blocks; {alike}; each interval stands for itself and is not "
+        f"corrected for the number of ratios on this page{guess}."
+    )
 
 
 def _excluded(facts: Facts) -> list[str]:
@@ -244,7 +266,7 @@ def _outcome(found: Comparison, other: str) -> str:
         return f"worse than {other} ({_span(found)})"
     if found.outcome == "equal":
         return f"equal to {other} within {found.margin * 100:g} %"
-    return f"not to be told from {other} ({found.verdict})"
+    return f"not to be told from {other} ({found.verdict.removeprefix('cannot tell, ')})"
 
 
 def _span(found: Comparison) -> str:

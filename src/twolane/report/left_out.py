@@ -1,0 +1,115 @@
+"""What enters no verdict, one line an arm and code, and what is known of why.
+
+Rules of this file: counts are of measured cells; every one of them stands by name, with its reason,
+in the list of excluded points. Where codes strike one arm alone it is said, since that is rarely
+chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from twolane.analysis.points import Measured
+from twolane.records import AnyCell, Code, GridCell, InterferenceCell
+from twolane.report.codes import means
+from twolane.report.facts import Facts
+from twolane.report.markup import Markup, el
+
+SHARE = "foreign_cpu_share"  # as the campaign writes it beside a cell's values
+
+
+def left_out(facts: Facts) -> Markup:
+    coded = facts.coded()
+    if not coded:
+        return el("p", f"Nothing: none of {len(facts.measured)} measured cells has a reason code.")
+    head = f"{len(coded)} of {len(facts.measured)} measured cells enter no verdict:"
+    items = [el("li", _line(facts, arm, code)) for arm, code in _struck(coded)]
+    notes = [el("p", note) for note in remarks(facts)]
+    return el("div", el("p", head), el("ul", items), notes, el("p", _redo(facts)))
+
+
+def _struck(coded: Iterable[Measured]) -> list[tuple[str, str]]:
+    """Arm and code, each pair once."""
+    return list(dict.fromkeys((one.run.arm, code.code) for one in coded for code in one.codes))
+
+
+def _line(facts: Facts, arm: str, code: str) -> list[Markup | str]:
+    return [
+        el("b", arm, class_="arm"),
+        f": {counted(facts, arm, code)}: ",
+        el("a", code, href="#excluded", title=means(code)),
+        _how_much(_codes(facts, arm, code)),
+    ]
+
+
+def _codes(facts: Facts, arm: str, code: str) -> list[Code]:
+    mine = (one for one in facts.coded() if one.run.arm == arm)
+    return [c for one in mine for c in one.codes if c.code == code]
+
+
+def counted(facts: Facts, arm: str, code: str) -> str:
+    """`3 of 3 long-prompt cells and 1 of 3 short-prompt cells` of an arm."""
+    mine = [one for one in facts.measured if one.run.arm == arm]
+    parts = []
+    for kind in dict.fromkeys(_kind(one.cell) for one in mine):
+        cells = [one for one in mine if _kind(one.cell) == kind]
+        struck = sum(any(c.code == code for c in one.codes) for one in cells)
+        if struck:
+            parts.append(f"{struck} of {len(cells)} {kind} cells")
+    return " and ".join(parts)
+
+
+def _kind(cell: AnyCell) -> str:
+    if isinstance(cell, InterferenceCell):
+        return "long-prompt"
+    return "short-prompt" if isinstance(cell, GridCell) else str(cell.__struct_config__.tag)
+
+
+def _how_much(codes: Sequence[Code]) -> str:
+    """What was measured against what is allowed; shares in percent, reasons where no number is."""
+    if {code.code for code in codes} == {"BUSY"} and all(code.value is not None for code in codes):
+        limit = next((code.limit for code in codes if code.limit is not None), None)
+        allowed = f", limit {_range([limit])}" if limit is not None else ""
+        return f" ({_range([code.value or 0.0 for code in codes])}{allowed})"
+    whys = list(dict.fromkeys(code.why for code in codes))
+    more = f", and {len(whys) - 1} more reasons" if len(whys) > 1 else ""
+    return f", {whys[0]}{more}"
+
+
+def _range(shares: Sequence[float]) -> str:
+    low, high = f"{min(shares) * 100:.0f}", f"{max(shares) * 100:.0f}"
+    return f"{low} %" if low == high else f"{low} to {high} %"
+
+
+def remarks(facts: Facts) -> list[str]:
+    """Whether codes strike one arm alone, and what others had of the CPU where that was one."""
+    coded = facts.coded()
+    struck = {one.run.arm for one in coded}
+    found = []
+    if len(struck) == 1 and len(coded) > 1 and len(facts.arms) > 1:
+        found.append(
+            f"Only {struck.pop()} is struck, so the cause may lie in that arm itself: to measure "
+            "again may not help."
+        )
+    if any(code == "BUSY" for _, code in _struck(coded)):
+        found.append(_passed(facts))
+    return found
+
+
+def _passed(facts: Facts) -> str:
+    """What the cells without a code had, and whose time it is."""
+    clean = [share for run in facts.results.runs for c in run.cells if not c.codes
+             and (share := c.values.get(SHARE)) is not None]  # fmt: skip
+    passed = f" Cells that passed had {_range(clean)}." if clean else ""
+    return (
+        "That is the host\u2019s CPU time, interrupts and stolen time included, that neither "
+        f"twolane\u2019s own processes nor its engines were charged with.{passed} Which processes "
+        "had it was not recorded."
+    )
+
+
+def _redo(facts: Facts) -> list[Markup | str]:
+    """The command that measures them again."""
+    code = facts.coded()[0].codes[0].code
+    command = f"twolane run {facts.results.campaign}.yaml --resume --redo {code}"
+    return [el("a", "Each by name", href="#excluded"), ". Again: ", el("code", command)]

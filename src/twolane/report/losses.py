@@ -1,0 +1,102 @@
+"""Time stalled and tokens lost of the readers: what a short worst pause leaves to be said.
+
+Rules of this file: verdicts are `Facts.versus`'s. A chunked prefill cuts one long pause into many
+short ones, by which a reader may gain nothing: so these two are told beside the worst pause, and
+an arm that is ahead in them is named, whether the blocks tell the two apart or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twolane.records import InterferenceCell
+from twolane.report.facts import Facts, Figure
+from twolane.report.metrics import INTERFERENCE, Metric, spoken
+
+STALLED, LOST = INTERFERENCE[2], INTERFERENCE[3]
+LONG_TTFT = INTERFERENCE[-1]
+_NAMES = {STALLED.key: "time stalled", LOST.key: "tokens lost"}
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """An arm that is ahead of the chosen one in a measure; `told` if the blocks say so."""
+
+    metric: Metric
+    arm: str
+    value: float
+    told: bool
+
+    @property
+    def measure(self) -> str:
+        return _NAMES[self.metric.key]
+
+
+def ahead(facts: Facts, cell: InterferenceCell, chosen: str) -> list[Ahead]:
+    """The best arm ahead of the chosen one, of each measure that has one."""
+    found = (_ahead(facts, cell, metric, chosen) for metric in (STALLED, LOST))
+    return [one for one in found if one is not None]
+
+
+def _ahead(facts: Facts, cell: InterferenceCell, metric: Metric, chosen: str) -> Ahead | None:
+    mine = facts.figure(cell, metric.key, chosen)
+    if mine.value is None or mine.excluded or within_null(facts, cell, metric, mine):
+        return None
+    others = [facts.figure(cell, metric.key, arm) for arm in facts.arms if arm != chosen]
+    less = {
+        one.arm: one.value
+        for one in others
+        if one.value is not None and not one.excluded and _less(one.value, mine.value, facts.margin)
+    }
+    told = [arm for arm in less if facts.versus(cell, metric, chosen, arm).outcome == "B better"]
+    best = min(told or less, key=less.__getitem__, default=None)
+    return Ahead(metric, best, less[best], bool(told)) if best is not None else None
+
+
+def _less(other: float, mine: float, margin: float) -> bool:
+    """Whether it is less by more than the margin."""
+    return mine > 0 and max(other, 0.0) * (1 + margin) < mine
+
+
+def within_null(facts: Facts, cell: InterferenceCell, metric: Metric, one: Figure) -> bool:
+    """Whether an arm's own null run shows as much."""
+    if not metric.floor or one.value is None:
+        return False
+    alone = facts.figure(cell, metric.floor, one.arm).value
+    return alone is not None and one.value <= alone
+
+
+def sentence(facts: Facts, cell: InterferenceCell, chosen: str) -> str:
+    """What the readers still lose with the chosen arm, and who is ahead in that; may be empty."""
+    stalled, lost = (facts.figure(cell, metric.key, chosen) for metric in (STALLED, LOST))
+    if stalled.value is None or stalled.excluded:
+        return ""
+    parts = [_stands(facts, cell, chosen, stalled.value)]
+    if lost.value is not None and not lost.excluded:
+        parts.append(_loses(facts, cell, lost))
+    others = "; ".join(_told(facts, one) for one in ahead(facts, cell, chosen))
+    said = f"With {chosen} a reader {' and '.join(parts)}"
+    return f"{said}; {others}" if others else said
+
+
+def _stands(facts: Facts, cell: InterferenceCell, arm: str, seconds: float) -> str:
+    if seconds <= 0:
+        return "never stalls"
+    prefill = facts.figure(cell, LONG_TTFT.key, arm)
+    of = f" of the {spoken(prefill.value, 'ms')} prefill" if prefill.value else ""
+    return f"still stands still for {spoken(seconds, 's')}{of}"
+
+
+def _loses(facts: Facts, cell: InterferenceCell, lost: Figure) -> str:
+    if within_null(facts, cell, LOST, lost):
+        return "loses no more tokens than in its null run"
+    value = lost.value or 0.0
+    return f"loses {spoken(value, 'tokens')}" if value > 0 else "loses no tokens"
+
+
+def _told(facts: Facts, one: Ahead) -> str:
+    verdict = "by verdict" if one.told else "one block" if facts.blocks == 1 else "not told apart"
+    less = "shorter" if one.metric is STALLED else "fewer"
+    are = "is" if one.metric is STALLED else "are"
+    value = spoken(max(one.value, 0.0), one.metric.unit)
+    return f"{one.measure} {are} {less} with {one.arm} ({value}, {verdict})"

