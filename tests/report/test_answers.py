@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from tests.report.synthetic import ARMS, INTERFERENCE, make
 
@@ -15,7 +16,7 @@ from twolane.analysis.results import Results, load
 from twolane.cli import cli
 from twolane.records import Code
 from twolane.report import answers_budget, answers_users
-from twolane.report.answer import Answer, grouped
+from twolane.report.answer import Answer, Grade, graded, grouped
 from twolane.report.answers import answers, plain, section
 from twolane.report.facts import Facts
 
@@ -31,8 +32,8 @@ def test_every_question_is_asked_and_one_block_is_indicative(tmp_path: Path) -> 
     assert list(found) == ["budget", "alone", "pays", "costs", "users"]
     assert {one.state for one in found.values()} == {"indicative", "cannot tell"}
     assert found["budget"].answer == (
-        "Under 100 ms: at 6,000 tokens none that was measured, the smallest being 256. "
-        "Under 250 ms: at 6,000 tokens none that was measured, the smallest being 256."
+        "Under 100 ms: at 6,000 tokens none measured down to 256. "
+        "Under 250 ms: at 6,000 tokens none measured down to 256."
     )
     assert found["budget"].missing == "an arm with a budget below 256"
     assert found["alone"].answer.startswith("Under 100 ms: at 6,000 tokens no, only the split.")
@@ -40,7 +41,7 @@ def test_every_question_is_asked_and_one_block_is_indicative(tmp_path: Path) -> 
 
 def test_blocks_make_answers_of_them(tmp_path: Path) -> None:
     found = told(make(tmp_path / "r", blocks=3))
-    assert (found["budget"].state, found["alone"].state) == ("answered", "answered")
+    assert (found["budget"].state, found["alone"].state) == ("bounded only", "answered")
     (pays,) = [
         one for one in answers(Facts(load(tmp_path / "r"))) if one.id.startswith("pays-prompt")
     ]
@@ -56,6 +57,30 @@ def test_where_codes_leave_nothing_it_cannot_tell_and_says_what_is_missing(tmp_p
         assert found[name].state == "cannot tell"
         assert found[name].missing
     assert "a clean run at any budget" in found["budget"].missing
+
+
+@pytest.mark.parametrize(
+    ("grades", "sure", "said"),
+    [
+        (["exact", "exact"], True, "answered"),
+        (["exact", "bound"], True, "partly answered"),
+        (["bound", "unknown"], True, "partly answered"),
+        (["bound", "bound"], True, "bounded only"),
+        (["bound", "bound"], False, "indicative"),
+        (["unknown"], True, "cannot tell"),
+    ],
+)
+def test_only_what_is_known_everywhere_is_answered(
+    grades: list[Grade], sure: bool, said: str
+) -> None:
+    assert graded(grades, sure) == said
+
+
+def test_budgets_and_users_are_read_in_their_tables(tmp_path: Path) -> None:
+    shown = section(Facts(load(make(tmp_path / "r", blocks=3))))
+    assert shown is not None
+    assert shown.count("<summary>In words</summary>") == 2
+    assert shown.count("<summary>In numbers</summary>") == 3
 
 
 def test_a_campaign_without_a_split_is_not_asked_about_it(tmp_path: Path) -> None:

@@ -104,6 +104,19 @@ def test_readers_of_unequal_speed_are_a_warning(tmp_path: Path) -> None:
     assert "Beware" not in said(make(tmp_path / "equal"))
 
 
+def test_null_runs_that_lose_tokens_are_a_warning(tmp_path: Path) -> None:
+    facts = Facts(load(make(tmp_path / "r")))
+    lost = facts.figure(INTERFERENCE, "tokens_lost", "copies_256").value or 0.0
+    key = INTERFERENCE.id, "null_tokens_lost"
+    points = facts.points(INTERFERENCE, "null_tokens_lost")
+    for share, warned in ((0.05, False), (0.2, True), (1.2, False)):
+        facts._points[key] = [
+            dataclasses.replace(p, value=share * lost if p.arm == "copies_256" else 0.0)
+            for p in points
+        ]
+        assert ("Null runs lost tokens too, " in verdict(facts).caveats) is warned
+
+
 def test_the_first_sentence_says_what_to_run_and_what_that_costs(tmp_path: Path) -> None:
     sentence = said(make(tmp_path / "r"))
     start = (

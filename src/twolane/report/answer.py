@@ -13,14 +13,16 @@ from typing import Literal
 from twolane.analysis.compare import Comparison
 from twolane.report.metrics import ratio
 
-State = Literal["answered", "indicative", "cannot tell"]
+State = Literal["answered", "partly answered", "bounded only", "indicative", "cannot tell"]
+Grade = Literal["exact", "bound", "unknown"]
+"""How well one place of an answer is known: a bound is `32 or more`, `none down to 256`."""
 Rows = tuple[tuple[str, ...], ...]
 NOTHING = "\N{EN DASH}"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """`rows` under `head` are what the sentence was made from."""
+    """`rows` under `head` are what the sentence was made from; `tabled` ones are read there."""
 
     id: str
     question: str
@@ -29,10 +31,22 @@ class Answer:
     missing: str = ""
     head: tuple[str, ...] = ()
     rows: Rows = ()
+    tabled: bool = False
 
 
 def state(known: bool, sure: bool) -> State:
     return "cannot tell" if not known else "answered" if sure else "indicative"
+
+
+def graded(grades: Sequence[Grade], sure: bool) -> State:
+    """The state of an answer about several places: what is not known everywhere is no answer."""
+    if all(grade == "unknown" for grade in grades):
+        return "cannot tell"
+    if not sure:
+        return "indicative"
+    if all(grade == "exact" for grade in grades):
+        return "answered"
+    return "bounded only" if all(grade == "bound" for grade in grades) else "partly answered"
 
 
 def listed(parts: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from twolane.report.answers_budget import alone, budget
 from twolane.report.answers_split import costs, pays
 from twolane.report.answers_users import users
 from twolane.report.facts import Facts
-from twolane.report.markup import Markup, details, el, scroll, table
+from twolane.report.markup import Markup, details, el, join, scroll, table
 
 
 def answers(facts: Facts) -> list[Answer]:
@@ -37,7 +37,7 @@ def _lines(one: Answer) -> str:
 
 
 def section(facts: Facts) -> Markup | None:
-    """One card a question: the sentence, its state, what is missing, and its table closed."""
+    """One card a question: state, sentence and table (one of the two closed), what is missing."""
     cards = [_card(one) for one in answers(facts)]
     return el("div", cards, class_="answers") if cards else None
 
@@ -52,16 +52,20 @@ def _card(one: Answer) -> Markup:
             " ",
             el("span", one.state, class_=f"state {one.state.replace(' ', '-')}"),
         ),
-        el("p", one.answer),
+        _told(one),
         lacks if one.missing else None,
-        _table(one),
         id=f"answer-{one.id}",
+        class_="wide" if one.tabled and one.rows else None,
     )
 
 
-def _table(one: Answer) -> Markup | None:
+def _told(one: Answer) -> Markup:
+    """The sentence over its closed table, or the other way round where a table reads better."""
+    words = el("p", one.answer)
     if not one.rows:
-        return None
+        return words
     caption = f"{one.question} In numbers"
-    inside = table(one.head, one.rows, caption=caption, class_="cards")
-    return details("In numbers", scroll(inside, caption), class_="data")
+    inside = scroll(table(one.head, one.rows, caption=caption, class_="cards"), caption)
+    if one.tabled:
+        return join(inside, details("In words", words, class_="data"))
+    return join(words, details("In numbers", inside, class_="data"))

@@ -8,7 +8,7 @@ from typing import TypeVar
 from twolane.analysis.crossover import Alone
 from twolane.analysis.evidence import Seen
 from twolane.analysis.frontier import GAP_LIMITS_MS, BudgetLimit
-from twolane.report.answer import NOTHING, Answer, grouped, lacking, state
+from twolane.report.answer import NOTHING, Answer, Grade, graded, grouped, lacking
 from twolane.report.facts import Facts, layout
 from twolane.report.metrics import spoken
 
@@ -37,7 +37,7 @@ def budget(facts: Facts, limits: Sequence[BudgetLimit]) -> Answer | None:
         "budget",
         question,
         " ".join(parts),
-        state(bool(known), all(one.runs > 1 for one in known)),
+        graded([_grade(one) for one in limits], all(one.runs > 1 for one in known)),
         lacking(one.missing for one in limits),
         (
             "prompt, tokens",
@@ -47,7 +47,14 @@ def budget(facts: Facts, limits: Sequence[BudgetLimit]) -> Answer | None:
             "worst pause by budget",
         ),
         tuple(_budget_row(one, names, readers[one.victims]) for one in limits),
+        tabled=True,
     )
+
+
+def _grade(one: BudgetLimit) -> Grade:
+    if one.outcome == "cannot tell":
+        return "unknown"
+    return "exact" if one.outcome in ("bracketed", "none would") else "bound"
 
 
 def _readers(victims: Iterable[int]) -> dict[int, str]:
@@ -79,7 +86,7 @@ def _held(one: BudgetLimit) -> str:
         near = f" (about {_round(one.estimate)} by a straight line)" if one.estimate else ""
         return f"budget {one.held:,}, not {one.exceeded:,}{near}"
     if one.outcome == "none measured":
-        return f"none that was measured, the smallest being {one.exceeded:,}"
+        return f"none measured down to {one.exceeded:,}"
     return "no static budget at all" if one.outcome == "none would" else "cannot tell"
 
 
@@ -117,7 +124,10 @@ def alone(found: Sequence[Alone]) -> Answer | None:
         "alone",
         "Would a budget alone do, without a split?",
         " ".join(parts),
-        state(bool(known), all(one.runs > 1 for one in known)),
+        graded(
+            ["unknown" if one.outcome == "cannot tell" else "exact" for one in found],
+            all(one.runs > 1 for one in known),
+        ),
         lacking(one.missing for one in found),
         ("prompt, tokens", "limit", "answer", "without a split", "best split"),
         tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from twolane.analysis.capacity import Capacity, Slo
-from twolane.report.answer import NOTHING, Answer, first_up, lacking, listed, state
+from twolane.report.answer import NOTHING, Answer, Grade, first_up, graded, lacking, listed
 from twolane.report.facts import Facts
 from twolane.report.metrics import number, spoken
 
@@ -29,7 +29,7 @@ def users(facts: Facts, found: Sequence[Capacity]) -> Answer | None:
         "users",
         "How many users per device does each layout hold?",
         " ".join(f"{_line(*one)}." for one in by_shape.items()),
-        state(bool(known), all(one.runs > 1 for one in known)),
+        graded([_grade(one) for one in told], all(one.runs > 1 for one in known)),
         lacking(one.missing for one in told),
         ("requests", "service level", *arms),
         tuple(
@@ -40,7 +40,14 @@ def users(facts: Facts, found: Sequence[Capacity]) -> Answer | None:
             )
             for (shape, _), cells in lines.items()
         ),
+        tabled=True,
     )
+
+
+def _grade(one: Capacity) -> Grade:
+    if one.users is None:
+        return "unknown"
+    return "exact" if one.users and one.beyond is not None else "bound"
 
 
 def _line(shape: str, levels: Sequence[Mapping[str, Capacity]]) -> str:
@@ -72,16 +79,16 @@ def _level(slo: Slo) -> str:
 
 
 def _per_device(one: Capacity) -> str:
-    """`32`, `32 or more`, `under 1`, `cannot tell`; in all where the devices are not known."""
+    """`32`, `32 or more`, `none down to 1`, `cannot tell`; in all where devices are not known."""
     if one.users is None:
         return "cannot tell"
     if one.per_device is None:
         more = "" if one.beyond is not None else " or more"
-        users = f"{one.users:,}{more}" if one.users else f"under {one.levels[0][0]:,}"
+        users = f"{one.users:,}{more}" if one.users else f"none down to {one.levels[0][0]:,}"
         return f"{users} in all (devices not known)"
     if one.users == 0:
         smallest = one.levels[0][0] / one.arm.devices
-        return f"under {number(smallest, decimals=0 if smallest == int(smallest) else 1)}"
+        return f"none down to {number(smallest, decimals=0 if smallest == int(smallest) else 1)}"
     whole = one.per_device == int(one.per_device)
     text = number(one.per_device, decimals=0 if whole else 1)
     return text if one.beyond is not None else f"{text} or more"

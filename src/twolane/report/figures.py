@@ -85,7 +85,7 @@ def _beside(facts: Facts, cell: AnyCell, metric: Metric, one: Figure) -> Markup 
 
 def _codes(one: Figure) -> Markup:
     named = dict.fromkeys(code.code for code in one.codes)
-    partly = f" {one.partly}" if one.partly else ""
+    partly = el("small", f" {one.partly}") if one.partly else None
     return el("span", [el("a", code, href="#excluded") for code in named], partly, class_="codes")
 
 

@@ -126,7 +126,11 @@ def _section(name: str, title: str, inside: Markup) -> Markup:
 
 def _figures(facts: Facts, words: dict[str, str]) -> Markup:
     over = "one run of each arm" if facts.blocks == 1 else f"medians over {facts.blocks} blocks"
-    text = f"Figures are {over}; below them the ratio to {facts.reference}. Bars start at zero."
+    how = ", the median of the blocks\u2019 own ratios, not the quotient of two medians"
+    how = how if facts.blocks > 1 else ""
+    text = (
+        f"Figures are {over}; below them the ratio to {facts.reference}{how}. Bars start at zero."
+    )
     return join(el("p", text, class_="lede"), figures.figure(facts, words), ratios.section(facts))
 
 

@@ -29,7 +29,7 @@ from twolane.report.metrics import (
     unit_for,
 )
 
-WORST, NULL, *_, QUIET, LONG_TTFT = INTERFERENCE
+WORST, NULL, _, LOST, _, QUIET, LONG_TTFT = INTERFERENCE
 _JUDGED: Mapping[Outcome, str] = {
     "A better": "better",
     "B better": "worse",
@@ -37,8 +37,10 @@ _JUDGED: Mapping[Outcome, str] = {
     "cannot tell": "not told apart",
     "indicative": "one block",
 }
-# Quiet speeds further apart than this are not explained by two readers sharing one engine.
-_UNEQUAL = 2.0
+# Quiet speeds further apart than this shift whatever is reckoned from them, as tokens lost are.
+_UNEQUAL = 1.2
+# A null run that lost this share of what the prompt's run lost is no matter of rounding.
+_RESTLESS = 0.1
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,9 @@ def verdict(facts: Facts) -> Verdict:
         cost=_cost(facts, cell, decision, words),
         confidence=_confidence(facts, cell, seen, best),
         excluded=" ".join(_excluded(facts)),
-        caveats=" ".join([*_unequal(facts, cell), *_unfinished(facts), *facts.caveats]),
+        caveats=" ".join(
+            [*_unequal(facts, cell), *_restless(facts, cell), *_unfinished(facts), *facts.caveats]
+        ),
     )
 
 
@@ -246,7 +250,24 @@ def _unequal(facts: Facts, cell: InterferenceCell) -> list[str]:
     told = _listed([f"{number(speed)} ({arm})" for arm, speed in speeds.items()])
     return [
         f"Beware: before the prompt came, the readers got {told} tokens/s, so something else "
-        "differs too, such as other load on this machine."
+        "differs too, such as how they share engines or other load on this machine; tokens lost "
+        "are reckoned from these speeds."
+    ]
+
+
+def _restless(facts: Facts, cell: InterferenceCell) -> list[str]:
+    """A warning where null runs lost a good part of what is claimed to be the prompt's doing."""
+    lost = {arm: facts.figure(cell, LOST.key, arm) for arm in facts.arms}
+    alone = {arm: facts.figure(cell, LOST.floor, arm).value or 0.0 for arm in facts.arms}
+    much = [
+        f"{number(alone[arm])} of {number(one.value)} ({arm})"
+        for arm, one in lost.items()
+        if one.value and not one.excluded and one.value > alone[arm] >= _RESTLESS * one.value
+    ]
+    if not much:
+        return []
+    return [
+        f"Null runs lost tokens too, {_listed(much)}: that much of a loss is the machine\u2019s."
     ]
 
 
