@@ -202,3 +202,66 @@ def test_runs_are_the_same_wherever_the_models_folder_lies(tmp_path: Path) -> No
     keys.append([run.key for run in plan.runs(load_campaign(DEMO))])
     assert keys[0] == keys[1] == keys[2]
     assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("greedy: [60", "greedy: [99999999999", "context is 16384"),
+        ("name: demo", f"name: {'a' * 300}", "at most 100"),
+        ("name: demo", "name: demo\nblocks: 1000000000000", "less than or equal to 1000"),
+        ("name: demo", f"name: demo\nseed: 0x{'f' * 40}", "'seed' is"),
+        ("name: demo", "name: demo\nslos: {a: {ttft_ms: .inf}}", "finite"),
+        ("name: demo", "name: demo\nslos: !!omap [a: 1]", "'slos.a' is 1"),
+        ("name: demo", "name: demo\nfoo: 1", "unknown key 'foo' in the file"),
+        ("name: demo", "name: demo\nslos: {a: {foo: 1}}", "unknown key 'foo' in 'slos.a'"),
+        ("name: demo", "name: demo\nseed: 0x_", "not YAML"),
+        ("name: demo", "name: demo\nseed: 0b_", "not YAML"),
+        ("context: 16384", "context: .nan", "'context' is nan"),
+    ],
+)
+def test_what_could_not_run_or_be_kept_is_refused(
+    tmp_path: Path, old: str, new: str, what: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_campaign(changed(tmp_path, old, new))
+    assert what in caught.value.what
+    assert caught.value.remedy
+
+
+def test_a_models_path_that_no_file_has_is_the_questions_fault(tmp_path: Path) -> None:
+    path = changed(tmp_path, "models: cpu.yaml", 'models: "a\\0b"')
+    with pytest.raises(QuestionError, match="cannot be read"):
+        load_campaign(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "interference victims=2 prompt=6000 victims=3",
+        "c4 in512 out64 n36 n37",
+        "c4 in512 in600 out64",
+        "mix long=6k share=0.02 rate=2 rate=3 60s",
+    ],
+)
+def test_a_word_that_stands_twice_is_not_lost_in_silence(text: str) -> None:
+    with pytest.raises(QuestionError, match="a second time"):
+        parse_cell(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "c4 in5 out5 n999999999999",
+        "c999999999999 in5 out5 10s",
+        "mix long=6k share=0.02 rate=1e308 60s",
+        "mix rate=20 99999999999999s",
+        "interference victims=99999999999 prompt=6000",
+        "fresh 128k n=99999999999",
+        "ramp 128k users=99999999999",
+    ],
+)
+def test_more_requests_than_any_run_has_are_refused(text: str) -> None:
+    with pytest.raises(QuestionError, match="would send") as caught:
+        parse_cell(text)
+    assert "10,000,000" in caught.value.remedy

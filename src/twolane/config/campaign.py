@@ -104,7 +104,7 @@ class SloShape(Shape):
 
 
 class CampaignShape(Shape):
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
     models: str
     model: str
     context: int | str
@@ -112,10 +112,10 @@ class CampaignShape(Shape):
     cells: list[str] = Field(min_length=1)
     gates: list[str] = []
     greedy: list[int | str] = []
-    blocks: int = Field(default=1, ge=1)
+    blocks: int = Field(default=1, ge=1, le=1000)
     order: Literal["abba", "random"] = "abba"
     swap_groups: bool = True
-    seed: int = 1
+    seed: int = Field(default=1, ge=-(2**63), lt=2**63)  # what every record can hold
     margin: float = Field(default=0.03, gt=0, lt=1)
     start_timeout_s: float = Field(default=900, gt=0)
     allow: list[str] = []
@@ -146,7 +146,7 @@ def load_campaign(path: Path) -> Campaign:
     model = models.models[shape.model]
     context = _size(file, ("context",), shape.context)
     gates = tuple(_gate(file, i, t, context) for i, t in enumerate(shape.gates))
-    greedy = tuple(_size(file, ("greedy", i), s) for i, s in enumerate(shape.greedy))
+    greedy = tuple(_greedy(file, i, s, context) for i, s in enumerate(shape.greedy))
     cells = tuple(_cell(file, ("cells", i), t, context) for i, t in enumerate(shape.cells))
     _each_once(file, cells)
     return Campaign(
@@ -181,6 +181,17 @@ def _size(file: YamlFile, at: tuple[str | int, ...], given: int | str) -> int:
         return parse_size(str(given))
     except QuestionError as error:
         raise file.fault(at, error.what, error.remedy) from None
+
+
+def _greedy(file: YamlFile, index: int, given: int | str, context: int) -> int:
+    size = _size(file, ("greedy", index), given)
+    if size >= context:
+        raise file.fault(
+            ("greedy", index),
+            f"a greedy prompt of {size} tokens, context is {context}",
+            "raise context, or shorten the prompt",
+        )
+    return size
 
 
 def _cell(file: YamlFile, at: tuple[str | int, ...], text: str, context: int) -> AnyCell:

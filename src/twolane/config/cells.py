@@ -41,6 +41,9 @@ _GRAMMAR = (
     "'mix long=60k share=0.02 rate=20 60s'"
 )
 
+# A day of 100 a second. Every request has a record, and the plan of an open loop lies in memory.
+_MOST_REQUESTS: Final = 10_000_000
+
 # Of a ramp's turn, tokens: one planted fact, and salt, fact and question. gates.conversation
 # refuses what is too short exactly; this is for a message with a place in the file.
 _FACT: Final = 30
@@ -80,6 +83,29 @@ def _plain(number: float) -> str:
 
 def parse_cell(text: str) -> AnyCell:
     """The cell that `text` names. Raises QuestionError naming the word and the grammar."""
+    cell = _parsed(text)
+    if (requests := _requests(cell)) > _MOST_REQUESTS:
+        raise QuestionError(
+            f"cell {text!r} would send {requests:,.0f} requests",
+            remedy=f"at most {_MOST_REQUESTS:,}: a smaller n, rate or time",
+        )
+    return cell
+
+
+def _requests(cell: AnyCell) -> float:
+    """How many requests `cell` is sure to send; a loop with a time alone starts one a user."""
+    if isinstance(cell, MixCell):
+        return cell.rate * cell.seconds
+    if isinstance(cell, GridCell):
+        return cell.requests or cell.users
+    if isinstance(cell, InterferenceCell):
+        return cell.victims + cell.shots
+    if isinstance(cell, FreshCell):
+        return cell.requests
+    return cell.users * cell.turns if isinstance(cell, RampCell) else 1
+
+
+def _parsed(text: str) -> AnyCell:
     words = text.split()
     if not words:
         raise QuestionError("an empty cell", remedy=_GRAMMAR)
@@ -100,16 +126,10 @@ def parse_cell(text: str) -> AnyCell:
 def _grid(words: list[str]) -> GridCell:
     got: dict[str, Any] = {"users": int(words[0][1:])}
     for word in words[1:]:
-        if match := re.fullmatch(r"(in|out)(\S+)", word):
-            got["prompt" if match[1] == "in" else "output"] = parse_size(match[2])
-        elif re.fullmatch(r"n\d+", word):
-            got["requests"] = int(word[1:])
-        elif re.fullmatch(r"\d+(\.\d+)?s", word):
-            got["seconds"] = _seconds(word)
-        else:
-            raise QuestionError(
-                f"unknown word {word!r} in cell {' '.join(words)!r}", remedy=_GRAMMAR
-            )
+        key, value = _grid_word(word, words)
+        if key in got:
+            raise QuestionError(f"{word!r}: {key} a second time", remedy="say it once")
+        got[key] = value
     if got["users"] < 1 or not {"prompt", "output"} <= got.keys():
         raise QuestionError(f"cell {' '.join(words)!r} needs users, in and out", remedy=_GRAMMAR)
     if "requests" in got and "seconds" in got:
@@ -128,6 +148,16 @@ def _grid(words: list[str]) -> GridCell:
     return GridCell(id=f"c{got['users']} in{got['prompt']} out{got['output']} {bound}", **got)
 
 
+def _grid_word(word: str, words: list[str]) -> tuple[str, int | float]:
+    if match := re.fullmatch(r"(in|out)(\S+)", word):
+        return "prompt" if match[1] == "in" else "output", parse_size(match[2])
+    if re.fullmatch(r"n\d+", word):
+        return "requests", int(word[1:])
+    if re.fullmatch(r"\d+(\.\d+)?s", word):
+        return "seconds", _seconds(word)
+    raise QuestionError(f"unknown word {word!r} in cell {' '.join(words)!r}", remedy=_GRAMMAR)
+
+
 def _keywords(
     kind: str, words: list[str], known: Mapping[str, Callable[[str], int | float]]
 ) -> dict[str, Any]:
@@ -140,10 +170,12 @@ def _keywords(
                 f"unknown word {word!r} in a cell of kind {kind}",
                 remedy=f"known: {', '.join(f'{k}=' for k in known)}",
             )
+        if key in got:
+            raise QuestionError(f"{word!r}: {key}= a second time", remedy="say it once")
         try:
             got[key] = known[key](value)
         except ValueError:
-            raise QuestionError(f"{word!r} is not a number", remedy=_GRAMMAR) from None
+            raise QuestionError(f"{word!r} is not a number above 0", remedy=_GRAMMAR) from None
     return got
 
 

@@ -25,9 +25,9 @@ M = TypeVar("M", bound="Shape")
 
 
 class Shape(BaseModel):
-    """Base of every file shape: frozen, and unknown keys are refused."""
+    """Base of every file shape: frozen; unknown keys and numbers without end are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 # People paste `--flag '{"a": 1}'` into flow lists, as the documents of the field print it. YAML
@@ -114,18 +114,34 @@ class YamlFile:
         fault = faults[0]
         at: Path_ = tuple(fault["loc"])
         more = f" ({len(faults) - 1} more after this one)" if len(faults) > 1 else ""
-        name = ".".join(str(p) for p in at) or "the file"
         if fault["type"] == "extra_forbidden":
             known = known_keys(shape, at[:-1])
             return ConfigError(
-                f"unknown key {at[-1]!r} in {name!r}",
+                f"unknown key {at[-1]!r} in {_dotted(at[:-1])}",
                 place=self.key_place(at),
                 remedy=nearest(str(at[-1]), known) + more,
             )
         if fault["type"] == "missing":
-            return self.fault(at, f"{name!r} is missing", f"add the key {at[-1]!r}{more}")
+            return self.fault(at, f"{_dotted(at)} is missing", f"add the key {at[-1]!r}{more}")
+        at = _standing(self.data, at)
         got = fault.get("input")
-        return self.fault(at, f"{name!r} is {got!r}: {fault['msg']}", f"correct this value{more}")
+        return self.fault(
+            at, f"{_dotted(at)} is {got!r}: {fault['msg']}", f"correct this value{more}"
+        )
+
+
+def _dotted(at: Path_) -> str:
+    return repr(".".join(str(p) for p in at)) if at else "the file"
+
+
+def _standing(data: Any, at: Path_) -> Path_:
+    """As much of `at` as stands in the file: pydantic adds which type of a union it tried."""
+    for depth, step in enumerate(at):
+        try:
+            data = data[step]
+        except (KeyError, IndexError, TypeError):
+            return at[:depth] or at
+    return at
 
 
 def _position(root: Any, at: Path_) -> tuple[int, int]:
@@ -141,8 +157,8 @@ def _position(root: Any, at: Path_) -> tuple[int, int]:
                 node = node[step]
             else:
                 break
-        except (KeyError, IndexError, StopIteration, AttributeError):
-            break
+        except (KeyError, IndexError, StopIteration, AttributeError, TypeError):
+            break  # TypeError: a tagged mapping, as `!!omap`, keeps no places
     return line, column
 
 
@@ -184,7 +200,7 @@ def read(path: Path) -> YamlFile:
         raise QuestionError(
             "no such file", place=str(path), remedy="check the path, or start from configs/"
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name that no file has
         raise QuestionError(
             f"cannot be read: {error}", place=str(path), remedy="give a readable UTF-8 file"
         ) from None
@@ -208,10 +224,10 @@ def parse(text: str, path: Path) -> YamlFile:
         raise ConfigError(
             str(error), place=f"{path}:1:1", remedy="write out what they stand for, or use fewer"
         ) from None
-    except (YAMLError, ValueError, TypeError, RecursionError) as error:
-        # A forbidden character, a list as a key, or nesting past any sense carries no mark.
+    except (YAMLError, ValueError, TypeError, LookupError, RecursionError) as error:
+        # A forbidden character, a list as a key, `0x_` or nesting past any sense carries no mark.
         raise ConfigError(
-            f"not YAML: {str(error).splitlines()[0]}",
+            f"not YAML: {(str(error) or type(error).__name__).splitlines()[0]}",
             place=f"{path}:1:1",
             remedy="save it as plain UTF-8 YAML",
         ) from None
