@@ -14,6 +14,7 @@ from twolane.records import Code, RunMeta, read_json, write_json
 from twolane.report import html, left_out
 from twolane.report.facts import Facts
 from twolane.report.figures import brief
+from twolane.report.machine import without_empty
 from twolane.report.scope import scope
 
 BUSY = Code(code="BUSY", why="others had 27% of CPU time", value=0.27, limit=0.1)
@@ -95,6 +96,20 @@ def test_a_reason_without_a_share_is_told_in_its_words(tmp_path: Path) -> None:
     assert "1 of 1 short-prompt cells" in said
     assert ", 1 of 3 requests failed</li>" in said
     assert "CPU time" not in said
+
+
+def test_columns_in_which_nothing_stands_are_dropped() -> None:
+    head, rows = without_empty(("a", "b", "c"), [("x", "", "1"), ("y", "\N{EN DASH}", "")])
+    assert head == ["a", "c"]
+    assert rows == [["x", "1"], ["y", ""]]
+
+
+def test_what_a_code_means_is_said_once(tmp_path: Path) -> None:
+    busy = {INTERFERENCE.id: [BUSY], GRID.id: [BUSY]}
+    page = html(load(make(tmp_path / "r", blocks=2, codes={"split_1p1d": busy})))
+    excluded = page.partition('<ul class="excluded">')[2].partition("</ul>")[0]
+    assert excluded.count("<li") == 4
+    assert excluded.count("other programs used this host") == 1
 
 
 def test_a_partly_coded_figure_says_how_many_runs_are_clean(tmp_path: Path) -> None:

@@ -26,9 +26,10 @@ def section(facts: Facts) -> Markup | None:
     if not found:
         return None
     lede = (
-        "Lower is a shorter pause. Further left the long prompt waits less; further right more "
-        "tokens are made. A line joins arms that differ in the token budget alone, a diamond is a "
-        "split, hollow is coded and decides nothing. Whiskers span the runs."
+        "Both axes are logarithmic. Lower is a shorter pause. Further left the long prompt waits "
+        "less; further right more tokens are made. A line joins arms that differ in the token "
+        "budget alone, a diamond is a split, hollow is coded and decides nothing. Whiskers span "
+        "the runs."
     )
     drawn = [_figure(facts, one) for one in found]
     rest = details(f"{len(drawn) - OPEN} more", drawn[OPEN:]) if len(drawn) > OPEN else None

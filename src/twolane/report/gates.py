@@ -52,12 +52,14 @@ def excluded(facts: Facts) -> Markup:
     if not coded:
         words = "No point is excluded: no cell of any run carries a reason code."
         return el("p", words, id="excluded")
+    # What a code means is told where it comes first.
+    first = {code.code: measured for measured in reversed(coded) for code in measured.codes}
     items = [
         el(
             "li",
             *(el("b", code.code), f" {measured.run.arm}, block {measured.run.block + 1}, "),
             *(el("span", measured.cell.id, class_="arm"), f": {code.why} "),
-            el("small", f"({means(code.code)})"),
+            el("small", f"({means(code.code)})") if first[code.code] is measured else None,
             id=excluded_id(facts, measured) if place == 0 else None,
         )
         for measured in coded
@@ -92,13 +94,18 @@ def differences(facts: Facts) -> Markup | None:
         return None
     head = ("difference", "weight", *results.arms, "why it matters")
     rows = [
-        (one.what, one.severity, *(one.values.get(a, "") for a in results.arms), one.why)
+        (one.what, one.severity, *(one.values.get(a, "") for a in results.arms), _matters(one))
         for one in found
     ]
     caption = "Differences between the arms"
     inside = table(head, rows, caption=caption, class_="cards")
     box = scroll(inside, caption)
     return join(_summary(found), box)
+
+
+def _matters(one: Confound) -> str:
+    """Of a setting it is known that it differs, not what that does."""
+    return one.why or "a way of running: the declared factor, or one beside it"
 
 
 def _summary(found: list[Confound]) -> Markup:

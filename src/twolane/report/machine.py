@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from twolane.analysis.arms import budget_of
 from twolane.analysis.results import Results, Run
 from twolane.records import EngineMeta
+from twolane.report.answer import NOTHING
 from twolane.report.markup import Markup, details, el, join, scroll, table
 from twolane.report.metrics import day, number
 
@@ -63,14 +64,22 @@ def _plain(value: Any) -> str:
 
 def _engines(results: Results) -> Markup:
     head = ("arm", "block", "engine", "role", "group", "devices", "budget", "KV tokens")
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (run.arm, str(run.block + 1), *_engine(engine))
         for run in results.runs
         for engine in run.meta.engines
     ]
     caption = "Engines and where they ran"
-    inside = table((*head, "KV block", "ready, s"), rows, caption=caption, class_="cards")
-    return scroll(inside, caption)
+    names, kept = without_empty((*head, "KV block", "ready, s"), rows)
+    return scroll(table(names, kept, caption=caption, class_="cards"), caption)
+
+
+def without_empty(
+    head: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[list[str], list[list[str]]]:
+    """A table without the columns in which no row has anything."""
+    kept = [i for i, _ in enumerate(head) if any(row[i] not in ("", NOTHING) for row in rows)]
+    return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 def _engine(engine: EngineMeta) -> tuple[str, ...]:
@@ -87,7 +96,7 @@ def _engine(engine: EngineMeta) -> tuple[str, ...]:
 
 
 def _whole(value: int | None) -> str:
-    return f"{value:,}" if value is not None else "\N{EN DASH}"
+    return f"{value:,}" if value is not None else NOTHING
 
 
 def _commands(run: Run) -> Markup:

@@ -119,7 +119,8 @@ def _waits(rows: Sequence[waits.Row]) -> str:
         "machine add by themselves."
     )
     return (
-        f"One tick a pause between two tokens of a reader, all shots and blocks. {stalls}"
+        "One tick a pause between two tokens of a reader, all shots and blocks; the number is the "
+        f"worst of them all, not the median of blocks of the first screen. {stalls}"
         f"Dashed is where a stall begins. "
         f"{alone if any(row.client_ms for row in rows) else ''}"
     ).rstrip()

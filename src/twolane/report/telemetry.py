@@ -77,10 +77,9 @@ def section(facts: Facts) -> Markup | None:
     ]  # fmt: skip
     if not told:
         return None
-    lede = (
-        "Once a second, over each run: shaded are its cells. A GPU that ran slower in one arm "
-        "would be seen here."
-    )
+    slower = " A GPU that ran slower in one arm would be seen here."
+    gpus = any(run.meta.host.get("gpus") for run in facts.results.runs)
+    lede = f"Once a second, over each run: shaded are its cells.{slower * gpus}"
     return join(el("p", lede, class_="lede"), told)
 
 

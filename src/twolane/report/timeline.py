@@ -217,7 +217,7 @@ def _drawn(
             el("h3", el("span", title, class_="arm"), " ", el("span", name, class_="words")),
             el(
                 "p",
-                "worst pause ",
+                "worst pause, this shot " if not panel.null else "worst pause ",
                 el("b", spoken(panel.worst_ms, "ms", beside=beside)),
                 _codes(panel),
             ),
