@@ -49,6 +49,12 @@ def test_three_blocks_give_a_verdict(tmp_path: Path) -> None:
     assert "Indicative" not in sentence
 
 
+def test_a_ratio_is_never_the_reference_arms_over_anothers(tmp_path: Path) -> None:
+    sentence = said(make(tmp_path / "r", blocks=3, arms=ARMS[::-1]))
+    assert "better than two copies at budget 2,048 (whose pause is 4" in sentence
+    assert "times shorter" not in sentence
+
+
 def test_each_arm_is_held_against_its_own_null_run(tmp_path: Path) -> None:
     calm = dataclasses.replace(ARMS[2], pauses_ms=(27.0,))
     slow = dataclasses.replace(ARMS[1], beat=1.8)

@@ -211,7 +211,7 @@ def _confidence(
         return "Indicative: one block shows no spread, so this is not a verdict."
     words = descriptions(facts.results.runs)
     told = [facts.versus(cell, WORST, best.arm, other) for other in others]
-    parts = [_outcome(one, _with(words[one.b])) for one in told]
+    parts = [_outcome(one, _with(words[one.b]), facts.reference) for one in told]
     by = "by the worst pause "
     said = f"Over {facts.blocks} blocks {_with(words[best.arm])} is {by}{_listed(parts)}."
     return f"{said} {_frailty(facts, cell, told)}"
@@ -279,20 +279,24 @@ def _unfinished(facts: Facts) -> list[str]:
     return [f"Not finished: {len(open_)} of {len(facts.results.runs)} runs ({', '.join(open_)})."]
 
 
-def _outcome(found: Comparison, other: str) -> str:
+def _outcome(found: Comparison, other: str, reference: str) -> str:
     """What the blocks say of the best arm against one other, after `is`."""
     if found.outcome == "A better":
-        return f"better than {other} ({_span(found)})"
+        return f"better than {other} ({_span(found, reference)})"
     if found.outcome == "B better":
-        return f"worse than {other} ({_span(found)})"
+        return f"worse than {other} ({_span(found, reference)})"
     if found.outcome == "equal":
         return f"equal to {other} within {found.margin * 100:g} %"
     return f"not to be told from {other} ({found.verdict.removeprefix('cannot tell, ')})"
 
 
-def _span(found: Comparison) -> str:
+def _span(found: Comparison, reference: str) -> str:
+    """The ratio as the page's other ratios have it: never the reference arm's over another's."""
     if found.ratio is None or found.low is None or found.high is None:
         return "one block"
+    if found.a == reference:
+        low, high = span(1 / found.ratio, 1 / found.high, 1 / found.low)
+        return f"whose pause is {change(1 / found.ratio)}, 95 % interval {low} to {high}"
     low, high = span(found.ratio, found.low, found.high)
     return f"{change(found.ratio)}, 95 % interval {low} to {high}"
 
