@@ -161,3 +161,16 @@ def test_a_model_that_is_not_there_is_a_bad_question(golden: str, tmp_path: Path
     told = CliRunner().invoke(cli, asked)
     assert told.exit_code == 2
     assert "one of: golden" in told.stderr
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1:99999", "http://[::1", "http://a:0", "http://a b:1", "http://a..b:1",
+     "http://u:p@a:1"],
+)  # fmt: skip
+def test_an_address_that_nobody_can_have_is_the_questions_fault(url: str) -> None:
+    with pytest.raises(QuestionError, match="base URL") as caught:
+        bench.find(url)
+    assert caught.value.remedy
+    with pytest.raises(QuestionError, match="not another engine"):
+        bench.engines_by_name([url])

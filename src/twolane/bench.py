@@ -52,6 +52,7 @@ from twolane.records import (
     write_json,
 )
 from twolane.seal import RequestFile
+from twolane.wire import address
 
 __all__ = ["Outcome", "Server", "answer", "engines_by_name", "find", "run"]
 
@@ -359,6 +360,14 @@ def _answers(cell: NeedleCell, requests: Sequence[Request], seed: int) -> list[N
     ]
 
 
+def _is_base(url: str) -> bool:
+    try:
+        parts = address.split(url)
+    except ValueError:
+        return False
+    return parts.scheme == "http" and bool(parts.hostname)
+
+
 def engines_by_name(given: Sequence[str]) -> dict[str, str]:
     """`[NAME=]URL` words as base URLs by name; unnamed ones are engine0, engine1 ..."""
     named: dict[str, str] = {}
@@ -366,7 +375,7 @@ def engines_by_name(given: Sequence[str]) -> dict[str, str]:
         name, mark, url = word.partition("=")
         if not mark or "/" in name:
             name, url = f"engine{number}", word
-        if not url.startswith("http://") or name in named:
+        if not _is_base(url) or name in named:
             raise QuestionError(
                 f"{word!r} is not another engine", remedy="write [NAME=]http://HOST:PORT"
             )

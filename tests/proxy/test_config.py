@@ -20,8 +20,13 @@ def test_ipv6_and_the_default_port() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "127.0.0.1:8100", "https://a", "http://", "http://a:x", "http://a/v1", "http://a?b"]
-)
+    "url",
+    [
+        "", "127.0.0.1:8100", "https://a", "http://", "http://a:x", "http://a/v1", "http://a?b",
+        "http://a\0b:1", "http://a b", "http://a..b:1", "http://ünï:1", f"http://{'a' * 64}:1",
+        "http://a:0", "http://u:p@a:1", "http://[::1", "http://a:99999",
+    ],
+)  # fmt: skip
 def test_what_is_no_engine_address(url: str) -> None:
     with pytest.raises(QuestionError, match="http://HOST:PORT"):
         config_from_urls(aggregated=(url,))

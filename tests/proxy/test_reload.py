@@ -103,3 +103,12 @@ async def test_who_waits_is_let_in_by_a_reload_with_more_room() -> None:
             await asyncio.sleep(0)
         gate.set()
         assert [(await c.answer()).text for c in calls] == [expected("one"), expected("two")]
+
+
+@pytest.mark.parametrize("url", ['"http://a\\0b:1"', "http://a..b:1", "http://ünï:1"])
+def test_a_host_that_no_engine_can_have_is_refused_before_it_takes_over(
+    tmp_path: Path, url: str
+) -> None:
+    with pytest.raises(QuestionError, match="http://HOST:PORT") as caught:
+        read(tmp_path / "c.yaml", f"aggregated: [{url}]\n")
+    assert "c.yaml" in caught.value.place

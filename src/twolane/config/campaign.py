@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from pydantic import Field
@@ -103,12 +103,16 @@ class SloShape(Shape):
     share: float = Field(default=0.9, gt=0, le=1)
 
 
+# It becomes part of the names of files, and stands in one line of every table.
+ArmName = Annotated[str, Field(pattern=r"^[^\s/.-][^/\x00-\x1f\x7f]*$", max_length=100)]
+
+
 class CampaignShape(Shape):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
     models: str
     model: str
     context: int | str
-    arms: dict[str, ArmShape] = Field(min_length=1)
+    arms: dict[ArmName, ArmShape] = Field(min_length=1)
     cells: list[str] = Field(min_length=1)
     gates: list[str] = []
     greedy: list[int | str] = []

@@ -7,11 +7,11 @@ import urllib.request
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
 from twolane.errors import AnswerError, QuestionError
+from twolane.wire import address
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,19 @@ def find(url: str, model: str | None = None) -> Server:
 
     Raises QuestionError for a URL or a model that cannot be, AnswerError if nobody answers.
     """
-    parts = urlsplit(url if "//" in url else f"http://{url}")
+    try:
+        parts = address.split(url if "//" in url else f"http://{url}")
+        port = parts.port or 80
+    except ValueError as error:
+        raise QuestionError(
+            f"{url!r} is not the base URL of a server: {error}",
+            remedy="write e.g. http://127.0.0.1:8000",
+        ) from None
     if parts.scheme != "http" or not parts.hostname or parts.path.rstrip("/") not in ("", "/v1"):
         raise QuestionError(
             f"{url!r} is not the base URL of a server",
             remedy="write e.g. http://127.0.0.1:8000 (plain HTTP, no path but /v1)",
         )
-    port = parts.port or 80
     listed = _models(f"http://{parts.hostname}:{port}")
     names = [str(one.get("id")) for one in listed]
     chosen = model or (names[0] if names else None)

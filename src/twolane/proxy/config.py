@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from twolane.errors import QuestionError
+from twolane.wire import address
 from twolane.wire.requests import Limits
 
 EngineRole = Literal["prefill", "decode", "aggregated"]
@@ -50,7 +50,7 @@ def upstream(role: EngineRole, index: int, url: str) -> Upstream:
     name, given, rest = url.partition("=http")
     name, url = (name, "http" + rest) if given else (f"{role}-{index}", url)
     try:
-        parts = urlsplit(url)
+        parts = address.split(url)
         port = parts.port or 80
     except ValueError as error:
         raise _bad_url(role, url, str(error)) from None

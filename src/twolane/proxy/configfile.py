@@ -78,11 +78,23 @@ def configured(
         model = model or file.model
         told = file.model_dump(exclude_none=True, exclude={*ENGINES, "model"})
     named = {FIELDS.get(name, name): value for name, value in told.items()}
+    try:
+        return _config(engines, model, named | dict(limits) | where)
+    except QuestionError as error:
+        if path is None:
+            raise
+        at = f"{path}: {error.place.removeprefix('--')}" if error.place else str(path)
+        raise QuestionError(error.what, place=at, remedy=error.remedy) from None
+
+
+def _config(
+    engines: Mapping[str, tuple[str, ...]], model: str | None, told: dict[str, Any]
+) -> ProxyConfig:
     return config_from_urls(
         *(engines[role] for role in ENGINES),
         model=model,
-        host=where.pop("host"),
-        port=where.pop("port"),
-        ledger=where.pop("ledger"),
-        limits=named | dict(limits) | where,
+        host=told.pop("host"),
+        port=told.pop("port"),
+        ledger=told.pop("ledger"),
+        limits=told,
     )
