@@ -6,10 +6,15 @@ import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from twolane.cli import cli
 from twolane.cli.frame import of_system
+
+DEMO = Path(__file__).parents[1] / "configs" / "demo.yaml"
 
 
 @pytest.mark.parametrize(
@@ -82,3 +87,20 @@ def test_ctrl_c_to_the_whole_group_while_the_client_is_calibrated_is_no_tracebac
         capture_output=True, text=True, timeout=60, start_new_session=True, check=False,
     )  # fmt: skip
     assert (ended.returncode, ended.stderr) == (130, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["export", "d\udcff", "--json"], "is not UTF-8"),
+        (["compare", "d", "--against", "\udcff"], "is not UTF-8"),
+        (["up", "x.yaml", "a", "--arm", "b"], "two arms are named"),
+        (["run", "x.yaml", "--dry-run", "--redo", "BUSY"], "without --resume"),
+        (["run", str(DEMO), "--dry-run", "--allow", "ENV99"], "'ENV99', which is no rule"),
+    ],
+)
+def test_words_that_cannot_be_meant_are_refused(words: list[str], said: str) -> None:
+    told = CliRunner().invoke(cli, words)
+    assert told.exit_code == 2
+    assert said in told.output
+    assert "remedy" in told.output

@@ -18,6 +18,7 @@ from twolane import devices
 from twolane.config import Campaign, Layout, Model, load_campaign, load_models, source
 from twolane.config.models import Platform
 from twolane.diagnosis import figures
+from twolane.diagnosis.catalogue import RULES
 from twolane.diagnosis.commands import (
     Said,
     config_paths,
@@ -146,7 +147,17 @@ def _layouts(path: Path) -> Iterable[tuple[Model, Layout, Platform]]:
 
 
 def preflight_campaign(campaign: Campaign) -> None:
-    """Raises QuestionError for the first error in any arm that the campaign does not allow."""
+    """Raises QuestionError for the first error in any arm that the campaign does not allow.
+
+    Also for a rule that it allows and that is none: it may have meant another.
+    """
+    for rule in campaign.allow:
+        if rule not in RULES:
+            raise QuestionError(
+                f"allowed is {rule!r}, which is no rule",
+                place=str(campaign.path),
+                remedy="docs/rules.md lists them",
+            )
     for arm in campaign.arms:
         refuse(preflight(campaign.model, arm.layout, campaign.models.node.platform), campaign.allow)
 

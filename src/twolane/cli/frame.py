@@ -37,6 +37,15 @@ ALLOW = click.option(
 class Group(click.Group):
     """Turns twolane's own errors into a message and an exit code; anything else is a defect."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuses a word that is not UTF-8: no report, JSON or record could name it."""
+        for word in args:
+            if not word.isprintable() and any("\ud800" <= c <= "\udfff" for c in word):
+                raise click.UsageError(
+                    f"{word!r} is not UTF-8 (remedy: rename the file or folder)", ctx
+                )
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)

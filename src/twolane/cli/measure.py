@@ -17,6 +17,7 @@ from twolane import bench, campaign, report, schedule
 from twolane.analysis import results as stored
 from twolane.cli.frame import ALLOW, JSON, OUT, allowing, cli, interruptible, shipped
 from twolane.config import Campaign, load_campaign, parse_cell
+from twolane.errors import QuestionError
 from twolane.halt import Halt
 from twolane.live import LiveView
 from twolane.report import text as report_text
@@ -86,6 +87,12 @@ def run(
       twolane run configs/demo.yaml
       twolane run configs/demo.yaml --resume
     """
+    if redo and not resume:
+        raise QuestionError(
+            f"--redo {redo[0]} without --resume: a new folder has nothing to do again",
+            place="--redo",
+            remedy="add --resume",
+        )
     planned = allowing(load_campaign(path), allow)
     again = ["run", str(path)]
     for option, values in (("--block", blocks), ("--allow", allow)):

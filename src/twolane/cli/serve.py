@@ -46,6 +46,10 @@ def up(
       twolane up results/demo --arm split_1p1d
       twolane up results/demo --arm split_1p1d --write split_1p1d
     """
+    if named and arm and named != arm:
+        raise QuestionError(
+            f"two arms are named: {arm!r} and {named!r}", place="--arm", remedy="name one of them"
+        )
     planned = allowing(load_results(path) if path.is_dir() else load_campaign(path), allow)
     chosen = serving.arm_of(planned, named or arm or "")
     if folder is not None:
