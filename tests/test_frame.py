@@ -104,3 +104,15 @@ def test_words_that_cannot_be_meant_are_refused(words: list[str], said: str) -> 
     assert told.exit_code == 2
     assert said in told.output
     assert "remedy" in told.output
+
+
+LATIN = "import click; click.echo('19\u202fms \u2588')"
+
+
+def test_a_terminal_that_cannot_show_a_character_is_no_traceback() -> None:
+    code = f"import twolane.__main__ as m; m._writable(); {LATIN}"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"19?ms ?\n", b"")

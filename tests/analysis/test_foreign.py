@@ -176,3 +176,10 @@ def test_it_stands_beside_the_cell_with_as_many_users_and_gets_no_verdict(tmp_pa
         CliRunner().invoke(cli, ["compare", str(folder), str(other), "--json"]).output
     )
     assert not [row for row in answer["measures"] if row["other_clients"]]
+
+
+def test_a_line_without_what_every_request_has_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "profile_export.jsonl"
+    path.write_text('{"metadata": {}, "metrics": {}}\n')
+    with pytest.raises(QuestionError, match="it lacks 'request_start_ns'"):
+        load(path)

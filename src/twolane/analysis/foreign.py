@@ -84,8 +84,9 @@ def load(path: Path) -> list[Foreign]:
     try:
         return [_read(path, one) for one in _objects(path.read_bytes())]
     except _UNREADABLE as error:
+        why = f"it lacks {error}" if isinstance(error, KeyError) else error
         raise QuestionError(
-            f"not a result that can be read: {error}",
+            f"not a result that can be read: {why}",
             place=str(path),
             remedy="give a results folder, the file of `vllm bench serve --save-result "
             "--save-detailed`, or AIPerf's profile_export.jsonl or profile_export_aiperf.json",
