@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from twolane.claims import VARIABLE
+
+settings.register_profile("any machine", deadline=None)  # a busy one is slow, not wrong
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session", autouse=True)

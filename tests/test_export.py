@@ -137,3 +137,13 @@ def test_the_command_names_what_it_wrote(folder: Path, tmp_path: Path) -> None:
     bad = CliRunner().invoke(cli, ["export", str(folder), "--out", str(tmp_path / "file")])
     assert bad.exit_code == 2
     assert "name a folder" in bad.output
+
+
+def test_results_without_a_readable_run_are_no_empty_table(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    done = CliRunner().invoke(cli, ["export", str(tmp_path)])
+    assert done.exit_code == 1
+    assert "nothing was written" in done.output
+    named = CliRunner().invoke(cli, ["explain", str(tmp_path)])
+    assert named.exit_code == 2
+    assert "no run can be read here" in named.output

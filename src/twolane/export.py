@@ -58,7 +58,7 @@ _ALONE: Final = ("grid", "fresh", "short", "long", "trace")
 
 
 def export(results: Path, form: Format, out: Path) -> list[Path]:
-    """Write `results` into the folder `out`; the files written.
+    """Write `results` into the folder `out`; the files written, none of no cell.
 
     Raises QuestionError if there are no such results, or Parquet's library is not installed.
     """
@@ -71,6 +71,8 @@ def export(results: Path, form: Format, out: Path) -> list[Path]:
         return [_vllm(one, out) for one in measured if isinstance(one.cell, _LIKE_VLLM)]
     if form == "parquet":
         _arrow()
+    if not measured:
+        return []
     out.mkdir(parents=True, exist_ok=True)
     return [
         table(out / f"cells.{form}", CELL_COLUMNS, _cell_rows(measured)),

@@ -50,6 +50,13 @@ def _anywhere(text: str, under: Path) -> tuple[Results, Run]:
 
 
 def _one(runs: Sequence[Run], text: str, place: str) -> Run:
+    if not runs:
+        raise QuestionError(
+            "no run can be read here",
+            place=place,
+            remedy="name a folder whose `runs` hold a run.json; twolane report says what else lies "
+            "there",
+        )
     exact = [run for run in runs if text in (run.id, run.arm)]
     close = exact or [run for run in runs if text in run.id or text in run.arm]
     if len(close) == 1:
