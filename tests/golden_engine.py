@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
+import random
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -49,6 +51,8 @@ class Pace:
     cache_block: int | None = None  # tokens; with it, prompts and answers are cached by blocks
     pulls: bool = False  # as a decode engine: whether KV comes from elsewhere, all but a token's
     knows: bool = False  # whether it answers with the fact that was asked for
+    jitter: float = 0.0  # standard deviation of the logarithm of each answer's own pace
+    seed: int = 0  # of those draws
 
     def status_for(self, prompt: str) -> int:
         too_long = self.longest_prompt is not None and len(prompt) > self.longest_prompt
@@ -63,6 +67,7 @@ class Account:
     prompt: int
     received_ns: int
     written_ns: list[int] = field(default_factory=list)
+    returned_ns: list[int] = field(default_factory=list)  # the event left between these two
     tokens: list[int] = field(default_factory=list)
     left: bool = False  # the client went before the end
     ended: bool = False
@@ -79,6 +84,11 @@ class GoldenEngine:
         self.held_back: list[tuple[_Connection, Account, dict[str, Any], str, bool]] = []
         self.cached: list[str] = []  # every text whose KV it holds
         self.prompt_tokens = dict.fromkeys(SOURCES, 0)  # by where their KV came from
+        self._dice = random.Random(pace.seed)
+
+    def own_pace(self) -> float:
+        """How much slower one answer is than the engine's pace, drawn anew at each call."""
+        return math.exp(self._dice.gauss(0.0, self.pace.jitter)) if self.pace.jitter else 1.0
 
     def cached_tokens(self, prompt: str) -> int:
         """Whole blocks at the start of `prompt` that it has seen, less the last token."""
@@ -253,7 +263,8 @@ class _Answer:
         self._engine.running += 1
         self._engine.most_running = max(self._engine.most_running, self._engine.running)
         done = self._engine.prefill(self._loop.time(), len(prompt) - self._cached_tokens)
-        self._due = done + self._pace.ttft_s
+        self._due = done + self._pace.ttft_s * self._engine.own_pace()
+        self._gap_s = self._pace.gap_s * self._engine.own_pace()
         self._timer = self._loop.call_at(self._due, self._tick)
         connection.transport.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -284,7 +295,7 @@ class _Answer:
         if self._sent >= self._total:
             self._finish()
         else:
-            wait = self._pace.gap_s * self._pace.burst
+            wait = self._gap_s * self._pace.burst
             wait += self._pace.stalls.get(self._event, 0.0)
             self._due += wait
             self._timer = self._loop.call_at(self._due, self._tick)
@@ -301,6 +312,7 @@ class _Answer:
         now = time.monotonic_ns()  # before the write: a client may have the bytes before it returns
         self._send(payloads)
         self._account.written_ns += [now] * len(counts)
+        self._account.returned_ns += [time.monotonic_ns()] * len(counts)
         self._account.tokens += counts
         self._event += len(counts)
 
