@@ -30,6 +30,7 @@ from twolane.proxy.push import PushExchange
 from twolane.proxy.refusal import RefusalError
 from twolane.proxy.release import Asked, Releases
 from twolane.proxy.retry import RetryBudget
+from twolane.proxy.turns import Turns
 from twolane.proxy.warm import Pair
 from twolane.proxy.workers import Board
 from twolane.records import Appender
@@ -87,6 +88,7 @@ class Proxy:
         self.clients: Members[ClientSide] = Members()
         self.replies: Members[Reply] = Members()
         self.draining = False
+        self._turns = Turns()
         self._numbered = 0
         self._keys = config.api_keys
         self._boot = clock.boot_id()
@@ -141,6 +143,7 @@ class Proxy:
         reply.whole(200, [], b"")
 
     async def _generate(self, request: Request, reply: Reply, received_ns: int) -> None:
+        await self._turns.take()
         asked = self._asked(request, await _read(request.body))
         kind = PushExchange if self.config.connector == "push-at-once" else Exchange
         exchange = kind(self.services, asked, reply, Account(received_ns, self._boot))
