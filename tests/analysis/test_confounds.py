@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,3 +76,27 @@ def test_arms_that_swap_groups_between_blocks_are_on_the_same_devices(tmp_path: 
 
 def test_an_arm_that_always_runs_first_is_listed(tmp_path: Path) -> None:
     assert found(make(tmp_path / "one"))["place in the order"].severity == "mild"
+
+
+def test_blocks_that_only_one_arm_has_do_not_separate_it_from_the_others(tmp_path: Path) -> None:
+    """An arm's third block on another day's host enters no comparison with one that has two."""
+    folder = make(tmp_path / "r", blocks=3)
+    for run in load(folder).runs:
+        if run.block == 2:
+            if run.arm == "copies_256":
+                shutil.rmtree(run.folder)
+                continue
+            path = run.folder / "run.json"
+            meta = read_json(path, RunMeta)
+            write_json(path, msgspec.structs.replace(meta, host={"cpu": "another"}))
+    ledger = confounds(load(folder))
+    assert "host" in {one.what for one in ledger}
+    assert between(ledger, "copies_256", "copies_2048") == ()
+    assert between(ledger, "copies_2048", "split_1p1d") == ()
+
+
+def test_arms_that_never_met_in_a_block_are_compared_by_all_that_they_have() -> None:
+    met = Confound(
+        "host", "severe", {"a": "x", "b": "y"}, "", by_block={"a": {0: "x"}, "b": {1: "y"}}
+    )
+    assert met.separates("a", "b")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from twolane.analysis.results import Results, Run
@@ -28,18 +28,25 @@ _INCIDENTAL_ENV = frozenset({"VLLM_NIXL_SIDE_CHANNEL_PORT", "VLLM_CPU_OMP_THREAD
 @dataclass(frozen=True)
 class Confound:
     """One difference: its values by arm, as text. `among` are the arms that can be held against
-    each other in it, where these are not all."""
+    each other in it, where these are not all. `by_block` tells each arm's values block by block."""
 
     what: str
     severity: Severity
     values: Mapping[str, str]
     why: str
     among: frozenset[str] | None = None
+    by_block: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
     def separates(self, a: str, b: str) -> bool:
-        """Whether the two arms differ in it."""
-        concerned = self.among is None or {a, b} <= self.among
-        return concerned and self.values.get(a) != self.values.get(b)
+        """Whether the two arms differ in it: where both ran in some block, in those blocks, since
+        a comparison is within blocks and an arm's further ones enter none."""
+        if self.among is not None and not {a, b} <= self.among:
+            return False
+        one, other = self.by_block.get(a, {}), self.by_block.get(b, {})
+        both = one.keys() & other.keys()
+        if both:
+            return {one[block] for block in both} != {other[block] for block in both}
+        return self.values.get(a) != self.values.get(b)
 
 
 def confounds(results: Results) -> list[Confound]:
@@ -67,7 +74,18 @@ def _facts(results: Results) -> Iterable[Confound]:
     for what, severity, of, why in _FACTS:
         values = _by_arm(results, of)
         if len(set(values.values())) > 1:
-            yield Confound(what, severity, values, why)
+            yield Confound(what, severity, values, why, by_block=_by_block(results, of))
+
+
+def _by_block(results: Results, of: Callable[[Run], str]) -> dict[str, dict[int, str]]:
+    """Each arm's value in each block; of several runs of one block, all of them."""
+    seen: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for run in _started(results):
+        seen[run.arm][run.block].add(of(run))
+    return {
+        arm: {block: " / ".join(sorted(values)) for block, values in blocks.items()}
+        for arm, blocks in seen.items()
+    }
 
 
 def _by_arm(results: Results, of: Callable[[Run], str]) -> dict[str, str]:
@@ -149,7 +167,8 @@ def _placement(results: Results) -> Iterable[Confound]:
         arms = {arm: held[arm] for arm in held if counts[arm] == count}
         if len(set(arms.values())) > 1:
             why = "different hardware; swap groups between blocks"
-            yield Confound("devices", "severe", arms, why, frozenset(arms))
+            where = _by_block(results, _devices)
+            yield Confound("devices", "severe", arms, why, frozenset(arms), where)
 
 
 def _shared_devices(results: Results) -> Iterable[Confound]:
