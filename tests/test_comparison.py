@@ -17,6 +17,8 @@ from twolane.analysis.results import load
 from twolane.cli import cli
 from twolane.comparison import as_json, compare_folders
 from twolane.records import Code, RunMeta, read_json, write_json
+from twolane.report.facts import Facts
+from twolane.report.text import verdict
 
 CODE = Code(code="INFLIGHT", why="3.1 of 4")
 
@@ -121,9 +123,14 @@ def test_the_same_results_give_the_same_bytes(folder: Path) -> None:
 # ------------------------------------------------------------------------------ the noise floor
 
 
-def alike(folder: Path, *, blocks: int = 3) -> Path:
-    """A campaign whose second arm is told to run as its first does, and is a little slower."""
-    make(folder, blocks=blocks)
+def alike(folder: Path, *, blocks: int = 3, spoilt: bool = False) -> Path:
+    """A campaign whose second arm is told to run as its first does, and is a little slower.
+
+    Where it is `spoilt`, each of its points has a code.
+    """
+    busy = [Code(code="BUSY", why="others had the cores")]
+    codes = {"copies_256": {GRID.id: busy, INTERFERENCE.id: busy}} if spoilt else None
+    make(folder, blocks=blocks, codes=codes)
     for run in load(folder).of_arm("copies_256"):
         path = run.folder / "run.json"
         text = path.read_text().replace('"256"', '"2048"')
@@ -157,6 +164,27 @@ def test_a_difference_within_the_floor_says_so(tmp_path: Path, folder: Path) -> 
     (one,) = [c for c in row(found, "worst_gap_ms")["comparisons"] if c["a"] == "copies_256"]
     assert one["outcome"] == "cannot tell"
     assert "equal arms differed by as much" in one["verdict"]
+
+
+def test_where_no_floor_is_known_the_reason_is_the_true_one(tmp_path: Path, folder: Path) -> None:
+    """With equal arms of which no point is valid it is another than without equal arms."""
+    spoilt = alike(tmp_path / "spoilt", spoilt=True)
+    none = "no arm was run beside itself (A/A)"
+    coded = (
+        "no block has a valid point of both arms that are told to run alike (A/A), copies_2048 and "
+        "copies_256"
+    )
+    for arguments, reason in (
+        ([folder], none),
+        ([spoilt], coded),
+        ([folder, "--aa", folder], f"{none}, in {folder}"),
+        ([folder, "--aa", spoilt], f"{coded}, in {spoilt}"),
+    ):
+        assert told(*arguments)["no_aa_floor"] == reason
+        said = CliRunner().invoke(cli, ["compare", *map(str, arguments)])
+        assert f"noise floor not known: {reason} (" in said.output
+    assert told(alike(tmp_path / "aa"))["no_aa_floor"] is None
+    assert f"no noise floor, since {coded};" in verdict(Facts(load(spoilt))).confidence
 
 
 # --------------------------------------------------------------------------------- two folders

@@ -15,7 +15,6 @@ from typing import Any
 
 from twolane.analysis import foreign
 from twolane.analysis.answers import Attained
-from twolane.analysis.arms import alike
 from twolane.analysis.compare import Comparison, Point, compare, noise_floor
 from twolane.analysis.confounds import between
 from twolane.analysis.foreign import Foreign
@@ -50,6 +49,12 @@ class Compared:
     levels: tuple[Row, ...]  # the share of requests that met a service level
     declared: tuple[str, ...]
     foreign: tuple[Foreign, ...] = ()
+    no_floor: str = ""  # why there are no `floors`, where there are none
+
+    @property
+    def floors(self) -> list[float]:
+        """What equal arms were apart in a block at most, of each compared measure that knows it."""
+        return [row.floor for row in self.rows if row.floor is not None and row.against]
 
     @property
     def answered(self) -> bool:
@@ -90,7 +95,9 @@ def compare_folders(
             remedy=f"one of: {', '.join(known) or 'nothing differs at all'}",
         )
     work = _Work(facts, pairs, declared, floors, others)
-    return Compared(facts, tuple(work.rows()), tuple(work.levels()), tuple(declared), tuple(others))
+    no_floor = facts.no_floor if floors is None else f"{floors.no_floor}, in {floor_from}"
+    rows, levels = tuple(work.rows()), tuple(work.levels())
+    return Compared(facts, rows, levels, tuple(declared), tuple(others), no_floor)
 
 
 def _pairs(results: Results, against: str | None) -> list[tuple[str, str]]:
@@ -152,8 +159,8 @@ class _Work:
         """Of the named A/A campaign, else of the A/A pairs in here besides the pair itself."""
         if self.floors is not None:
             return self.floors.floor(cell, metric.key)
-        pairs = alike(self.facts.layouts.values())
-        return noise_floor(points, [pair for pair in pairs if set(pair) != set(besides)])
+        pairs = [pair for pair in self.facts.alike if set(pair) != set(besides)]
+        return noise_floor(points, pairs)
 
     def levels(self) -> Iterable[Row]:
         """The share of the requests sent that met a level, in closed-loop cells."""
@@ -200,6 +207,7 @@ def as_json(compared: Compared) -> dict[str, Any]:
         "runs": len(results.runs),
         "blocks": len(results.blocks),
         "margin": facts.margin,
+        "no_aa_floor": None if compared.floors else compared.no_floor,
         "arms": [
             {"arm": one.name, "kind": one.kind, "layout": one.layout, "budget": one.budget,
              "devices": one.devices, "factor": one.factor,

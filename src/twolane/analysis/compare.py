@@ -173,6 +173,14 @@ def noise_floor(points: Iterable[Point], pairs: Iterable[tuple[str, str]]) -> fl
     return math.exp(max(apart)) if apart else None
 
 
+def why_no_floor(pairs: Sequence[tuple[str, str]]) -> str:
+    """Why `noise_floor` of these pairs is None, to stand after a comma or `since`."""
+    if not pairs:
+        return "no arm was run beside itself (A/A)"
+    named = " or of ".join(f"{a} and {b}" for a, b in pairs)
+    return f"no block has a valid point of both arms that are told to run alike (A/A), {named}"
+
+
 def _of(points: Iterable[Point], a: str, b: str) -> list[Point]:
     return [point for point in points if point.arm in (a, b)]
 

@@ -89,9 +89,9 @@ def _place(compared: Compared, row: Row) -> int:
 
 
 def _floors(compared: Compared) -> str:
-    known = [row.floor for row in compared.rows if row.floor is not None and row.against]
+    known = compared.floors
     if not known:
-        return "not known: no two arms are told to run alike (--aa names a campaign that has them)"
+        return f"not known: {compared.no_floor} (--aa names a campaign that has one)"
     least, most = (number((floor - 1) * 100) for floor in (min(known), max(known)))
     return f"{least} to {most} %, by measure"
 

@@ -24,6 +24,7 @@ from twolane.analysis.compare import (
     compare,
     greedy_equality,
     noise_floor,
+    why_no_floor,
 )
 from twolane.analysis.confounds import Confound, between, confounds
 from twolane.analysis.points import Measured, measure
@@ -111,6 +112,11 @@ class Facts:
         return arms(self.results.runs)
 
     @cached_property
+    def alike(self) -> list[tuple[str, str]]:
+        """Pairs of arms that are told to run in the same way (A/A)."""
+        return alike(self.layouts.values())
+
+    @cached_property
     def cells(self) -> list[AnyCell]:
         """Cells that some run was driven through, in the order they first came."""
         return list({measured.cell.id: measured.cell for measured in self.measured}.values())
@@ -158,8 +164,13 @@ class Facts:
 
     def floor(self, cell: AnyCell, metric: str, *, besides: Collection[str] = ()) -> float | None:
         """What equal arms were apart in a block at most, as a ratio; None without such arms."""
-        pairs = [pair for pair in alike(self.layouts.values()) if set(pair) != set(besides)]
+        pairs = [pair for pair in self.alike if set(pair) != set(besides)]
         return noise_floor(self.points(cell, metric), pairs)
+
+    @property
+    def no_floor(self) -> str:
+        """Why there is no noise floor, where there is none."""
+        return why_no_floor(self.alike)
 
     def points(self, cell: AnyCell, metric: str) -> list[Point]:
         """Of every run and arm."""

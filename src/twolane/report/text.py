@@ -221,7 +221,7 @@ def _frailty(facts: Facts, cell: AnyCell, told: Sequence[Comparison]) -> str:
     """What the verdicts rest on, and what they do not take into account."""
     floor = facts.floor(cell, WORST.key)
     alike = (
-        "no noise floor, since no arm was run beside itself (A/A)"
+        f"no noise floor, since {facts.no_floor}"
         if floor is None
         else f"equal arms (A/A) were apart by {(floor - 1) * 100:.2g} % at most"
     )
