@@ -12,10 +12,12 @@ import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from pyarrow import parquet
 from tests.report.synthetic import GRID, INTERFERENCE, make
 
 from twolane import export
 from twolane.analysis import foreign
+from twolane.analysis.measures import token_counts
 from twolane.analysis.points import measure
 from twolane.analysis.results import load
 from twolane.cli import cli
@@ -114,15 +116,54 @@ def test_parquet_without_its_library_says_what_to_do(
     assert not (tmp_path / "out").exists()
 
 
-def test_parquet_holds_every_gap(folder: Path, tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    cells, requests = export.export(folder, "parquet", tmp_path / "out")
-    assert parquet.read_table(cells).num_rows == len(table(export.export(
-        folder, "csv", tmp_path / "csv")[0]))  # fmt: skip
-    rows = parquet.read_table(requests).to_pylist()
-    first = next(load(folder).runs[0].requests())
-    assert rows[0]["gaps_ns"] == first.gaps_ns
-    assert rows[0]["worst_gap_ms"] == max(first.gaps_ns) / 1e6
+def test_parquet_holds_what_csv_holds_with_its_types(folder: Path, tmp_path: Path) -> None:
+    written = export.export(folder, "parquet", tmp_path / "out")
+    assert [path.name for path in written] == ["cells.parquet", "requests.parquet"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
+        path.name for path in written
+    )
+    columns = (export.CELL_COLUMNS, export.REQUEST_COLUMNS)
+    text = export.export(folder, "csv", tmp_path / "csv")
+    for path, kinds, plain in zip(written, columns, map(table, text), strict=True):
+        read = parquet.read_table(path)
+        mine = {column.name: str(column.type) for column in read.schema}
+        lists = {"gaps_ns", "tokens"} & mine.keys()
+        assert {name: mine[name] for name in mine.keys() - lists} == {
+            name: {"float64": "double"}.get(kind, kind) for name, kind in kinds.items()
+        }
+        rows = read.to_pylist()
+        assert [
+            {name: "" if row[name] is None else str(row[name]) for name in kinds} for row in rows
+        ] == plain
+
+
+def test_parquet_holds_every_gap_and_token(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is written in several pieces."""
+    monkeypatch.setattr(export, "_BATCH", 50)
+    _, requests = export.export(folder, "parquet", tmp_path / "out")
+    assert parquet.ParquetFile(requests).num_row_groups > 1
+    rows = {(row["run"], row["id"]): row for row in parquet.read_table(requests).to_pylist()}
+    whole = {(run.id, one.id): one for run in load(folder).runs for one in run.requests()}
+    assert rows.keys() == whole.keys()
+    for which, request in whole.items():
+        assert rows[which]["gaps_ns"] == request.gaps_ns
+        assert rows[which]["tokens"] == token_counts(request)
+        if request.gaps_ns:
+            assert rows[which]["worst_gap_ms"] == max(request.gaps_ns) / 1e6
+
+
+def test_every_row_of_a_spoilt_point_says_so_in_parquet(folder: Path, tmp_path: Path) -> None:
+    for path in export.export(folder, "parquet", tmp_path / "out"):
+        rows = parquet.read_table(path, filters=[("codes", "=", "INFLIGHT")]).to_pylist()
+        assert {(row["arm"], row["cell"]) for row in rows} == {("copies_256", GRID.id)}
+
+
+def test_a_folder_of_no_run_is_no_parquet_file(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    assert export.export(tmp_path, "parquet", tmp_path / "out") == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_names_what_it_wrote(folder: Path, tmp_path: Path) -> None:
