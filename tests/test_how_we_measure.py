@@ -15,12 +15,14 @@ import pytest
 from twolane.analysis import (
     attribution,
     capacity,
+    chunks,
     compare,
     crossover,
     frontier,
     integrity,
     interference,
     iterations,
+    prefixes,
 )
 from twolane.analysis import measures as m
 from twolane.analysis.attribution import Part
@@ -141,6 +143,9 @@ SAID = {
     "a token",
     "patient": f"*{PATIENT.name}*, {PATIENT.ttft_ms:,g} ms and {PATIENT.tpot_ms:g} ms; each for "
     f"{percent(PATIENT.share)} of requests",
+    "skew": f"stamps may be {chunks.SKEW_NS / MS:g} ms apart",
+    "clearly": f"hold more than {chunks.CLEARLY:g} times the time",
+    "bands": f"powers of two from {prefixes.FIRST_BAND:,}",
     "iterations": f"at most {iterations.MISFIT:g} over {iterations.AROUND} gaps around the longest",
     "warm-up of a mix": "The first requests, a fifth of the window's time, warm up",
 }

@@ -18,6 +18,7 @@ from twolane.analysis.answers import Attained
 from twolane.analysis.compare import Comparison, Point, compare, noise_floor
 from twolane.analysis.confounds import between
 from twolane.analysis.foreign import Foreign
+from twolane.analysis.prefixes import Prefixes
 from twolane.analysis.results import Results, load, together
 from twolane.errors import QuestionError
 from twolane.records import AnyCell, GridCell, TraceCell
@@ -223,6 +224,7 @@ def as_json(compared: Compared) -> dict[str, Any]:
              "levels": one.levels, "missing": one.missing}
             for one in facts.answers.capacities
         ],
+        "budget_by_prefix": [_prefixes(one) for one in facts.prefixes],
         "confounds": [
             {"what": one.what, "severity": one.severity, "declared": one.what in compared.declared,
              "values": dict(one.values), "why": one.why}
@@ -244,6 +246,29 @@ def as_json(compared: Compared) -> dict[str, Any]:
         "faults": [
             {"path": bad.path.removeprefix(f"{results.folder}/"), "line": bad.line, "why": bad.why}
             for bad in results.faults
+        ],
+    }  # fmt: skip
+
+
+def _prefixes(one: Prefixes) -> dict[str, Any]:
+    """c*(p) inside prompts; `verdict` is false where weights are made up and all points coded."""
+    return {
+        "layout": one.layout,
+        "readers": one.victims,
+        "verdict": one.verdict,
+        "left_out": list(one.why),
+        "grid": [
+            {"prefix": held.prefix, "limit_ms": held.limit_ms, "outcome": held.outcome,
+             "budget": held.held, "gap_ms": held.gap_ms, "fails_at": held.exceeded,
+             "estimate": held.estimate, "shares_entry_or_exit": held.edge,
+             "gaps_ms": {str(budget): gap for budget, gap in held.gaps_ms}, "why": held.why}
+            for held in one.grid
+        ],
+        "around_the_chunks": [
+            {"arm": edges.arm.name, "budget": edges.arm.budget, "prompt": edges.prompt,
+             "chunks": edges.chunks, "before_the_first_ms": edges.entry_ms,
+             "first_ms": edges.first_ms, "with_the_first_token_ms": edges.exit_ms}
+            for edges in one.edges
         ],
     }  # fmt: skip
 

@@ -229,7 +229,7 @@ def test_spoken_numbers_carry_a_fitting_unit(value: float, text: str) -> None:
 
 def test_small_ratios_are_told_the_other_way_round() -> None:
     assert change(0.004) == "250 times shorter"
-    assert change(0.25, shorter=False) == "4.00 times lower"
+    assert change(0.25, "lower") == "4.00 times lower"
     assert change(0.85)[:-1] == "0.850"
 
 

@@ -103,6 +103,12 @@ def attained(results: Results, measured: Iterable[Measured]) -> list[Attained]:
     return [Attained(one, *found) for one in measured for found in _levels(one, asked)]
 
 
+def gap_limits_ms(results: Results) -> tuple[float, ...]:
+    """The limits on a reader's pause that a campaign is asked about: ours and its own."""
+    own = slos(results.runs[0].meta.config) if results.runs else ()
+    return tuple(sorted({*GAP_LIMITS_MS, *(one.gap_ms for one in own if one.gap_ms is not None)}))
+
+
 def _capacities(met: Iterable[Attained], known: Evidence) -> Iterable[Capacity]:
     levels: dict[Key, list[Level]] = {}
     by_name: dict[str, Slo] = {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Literal
 
 from twolane.analysis.results import Run
@@ -103,6 +103,13 @@ def budget_of(argv: list[str]) -> int | None:
         if (here == _BUDGET or here.startswith(f"{_BUDGET}=")) and text.isdigit():
             return int(text)
     return None
+
+
+def dummy_weights(engines: Iterable[EngineMeta]) -> bool:
+    """Whether an engine was told to make its weights up, so that its answers mean nothing."""
+    words = [word for engine in engines for word in engine.argv]
+    told = any(a == "--load-format" and b == "dummy" for a, b in pairwise(words))
+    return told or "--load-format=dummy" in words
 
 
 def flags(argv: list[str]) -> dict[str, str]:

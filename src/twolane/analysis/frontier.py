@@ -118,13 +118,13 @@ def budget_limits(
         _limit(evidence, cell, same, limit)
         for cell in cells
         if isinstance(cell, InterferenceCell)
-        for same in _by_layout(evidence.aggregated)
+        for same in by_layout(evidence.aggregated)
         for limit in limits_ms
     ]
     return sorted(found, key=lambda one: (one.layout, one.victims, one.prompt, one.limit_ms))
 
 
-def _by_layout(arms: Iterable[Arm]) -> list[list[Arm]]:
+def by_layout(arms: Iterable[Arm]) -> list[list[Arm]]:
     """Arms that differ in their budget alone together, the smallest budget first."""
     groups: dict[tuple[str, tuple[str, ...]], list[Arm]] = {}
     for arm in arms:
@@ -139,22 +139,22 @@ def _limit(
     measured = [(arm.budget or 0, evidence.seen(arm, cell, GAP)) for arm in group]
     clean = _worst_by_budget(measured)
     coded = tuple(budget for budget, one in measured if not one.clean and one.spoiled)
-    outcome, held, exceeded = _outcome(clean, limit_ms)
+    ruled = rule(clean, limit_ms)
     return BudgetLimit(
         layout=group[0].layout,
         devices=group[0].devices,
         prompt=cell.prompt,
         victims=cell.victims,
         limit_ms=limit_ms,
-        outcome=outcome,
+        outcome=ruled.outcome,
         runs=min((len(one.values) for _, one in measured if one.clean), default=0),
-        held=held,
-        exceeded=exceeded,
-        estimate=_between(clean, held, exceeded, limit_ms),
-        floor_ms=_floor_ms(clean),
+        held=ruled.held,
+        exceeded=ruled.exceeded,
+        estimate=ruled.estimate,
+        floor_ms=ruled.floor_ms,
         gaps_ms=tuple(clean),
         coded=coded,
-        missing=_missing(clean, outcome, coded),
+        missing=_missing(clean, ruled.outcome, coded),
     )
 
 
@@ -165,6 +165,24 @@ def _worst_by_budget(measured: Iterable[tuple[int, Seen]]) -> list[tuple[int, fl
         if one.worst is not None:
             worst[budget] = max(one.worst, worst.get(budget, 0.0))
     return sorted(worst.items())
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What pauses by budget say of one limit; the fields are `BudgetLimit`'s."""
+
+    outcome: Holds
+    held: int | None
+    exceeded: int | None
+    estimate: float | None
+    floor_ms: float | None
+
+
+def rule(clean: Sequence[tuple[int, float]], limit_ms: float) -> Ruling:
+    """Which budgets keep `limit_ms`, of (budget, worst pause in ms), the smallest budget first."""
+    outcome, held, exceeded = _outcome(clean, limit_ms)
+    estimate = _between(clean, held, exceeded, limit_ms)
+    return Ruling(outcome, held, exceeded, estimate, _floor_ms(clean))
 
 
 def _outcome(

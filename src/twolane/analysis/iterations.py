@@ -144,6 +144,25 @@ def by_prefill(
     return placed[::-1]
 
 
+def cuts(steps: Sequence[Iteration], tokens: int, beside: int) -> list[tuple[int, ...]]:
+    """What each prompt of `tokens` was cut into, in the order of the log.
+
+    The prompt tokens of consecutive steps that held it alone and gave `beside` streams a token.
+    Asks for no time: where the engine's core overlaps its steps (asynchronous scheduling, the
+    default on GPUs), the logged one is what it waited for a step's result, not what the step took.
+    """
+    found: list[tuple[int, ...]] = []
+    held: list[int] = []
+    for step in [*steps, Iteration(-1, 0, 0, 0)]:
+        if step.context_tokens and step.generation_tokens == beside:
+            held.append(step.context_tokens)
+            continue
+        if held and sum(held) == tokens:
+            found.append(tuple(held))
+        held = []
+    return found
+
+
 def _runs_of(steps: Sequence[Iteration], tokens: int) -> Iterable[tuple[int, int, int]]:
     """Stretches of steps, first and end, that hold exactly `tokens` of prompts, and their time."""
     start = held = took = 0

@@ -12,6 +12,7 @@ from twolane import comparison
 from twolane.analysis.compare import Comparison
 from twolane.cli.frame import JSON, cli
 from twolane.comparison import Compared, Row
+from twolane.report import answers_prefix
 from twolane.report.facts import Figure
 from twolane.report.metrics import change, number, span, unit_for
 
@@ -76,7 +77,13 @@ def _lines(compared: Compared) -> list[str]:
             cell = row.cell.id
             lines += ["", click.style(cell, bold=True)]
         lines += _row(row, several=len({one.b for one in row.against}) > 1)
-    lines += [*_confounds(compared), *_excluded(compared), *_others(compared), ""]
+    lines += [
+        *answers_prefix.plain(facts),
+        *_confounds(compared),
+        *_excluded(compared),
+        *_others(compared),
+        "",
+    ]
     lines += [click.style(caveat, fg="yellow") for caveat in facts.caveats]
     if not compared.answered:
         lines.append(click.style("No two arms can be compared here.", fg="red"))
@@ -137,7 +144,7 @@ def _told(one: Comparison | None, row: Row, *, several: bool) -> str:
     beside = f" [against {one.b}]" if several else ""
     if one.ratio is None:
         return f"{words}{beside}"
-    ratio = change(one.ratio, shorter=row.metric.lower_is_better)
+    ratio = change(one.ratio, row.metric.less)
     between = ""
     if one.low is not None and one.high is not None:
         between = f" ({' to '.join(span(one.ratio, one.low, one.high))})"

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from twolane.report.answer import Answer
 from twolane.report.answers_budget import alone, budget
+from twolane.report.answers_prefix import prefix
 from twolane.report.answers_split import costs, pays
 from twolane.report.answers_users import users
 from twolane.report.facts import Facts
@@ -18,7 +19,7 @@ from twolane.report.markup import Markup, details, el, join, scroll, table
 def answers(facts: Facts) -> list[Answer]:
     """Every question that this campaign can be asked."""
     found = facts.answers
-    told = [budget(facts, found.limits), alone(found.alone)]
+    told = [budget(facts, found.limits), prefix(facts), alone(found.alone)]
     if found.crossovers:
         told += [pays(one) for one in found.crossovers]
         told.append(costs(facts, found.costs))

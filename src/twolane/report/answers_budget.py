@@ -8,6 +8,7 @@ from typing import TypeVar
 from twolane.analysis.crossover import Alone
 from twolane.analysis.evidence import Seen
 from twolane.analysis.frontier import GAP_LIMITS_MS, BudgetLimit
+from twolane.records import InterferenceCell
 from twolane.report.answer import NOTHING, Answer, Grade, graded, grouped, lacking
 from twolane.report.facts import Facts, layout
 from twolane.report.metrics import spoken
@@ -19,6 +20,8 @@ K = TypeVar("K", bound=Hashable)
 def budget(facts: Facts, limits: Sequence[BudgetLimit]) -> Answer | None:
     question = "Which token budget keeps a reader\u2019s pause short?"
     if not limits:
+        if facts.interference is None and not _planned(facts):
+            return None
         asked = facts.interference is not None
         missing = "arms that differ in their token budget" if asked else "an interference cell"
         return Answer("budget", question, "Cannot tell.", "cannot tell", missing)
@@ -49,6 +52,12 @@ def budget(facts: Facts, limits: Sequence[BudgetLimit]) -> Answer | None:
         tuple(_budget_row(one, names, readers[one.victims]) for one in limits),
         tabled=True,
     )
+
+
+def _planned(facts: Facts) -> bool:
+    """Whether the campaign asks what a long prompt does at all."""
+    cells = [cell for run in facts.results.runs for cell in run.meta.cells]
+    return any(isinstance(cell, InterferenceCell) for cell in cells)
 
 
 def _grade(one: BudgetLimit) -> Grade:

@@ -8,21 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from twolane.records import Finding
+from twolane.report import told as shape
 from twolane.report.metrics import BY_KIND, number, ratio, spoken
-from twolane.report.told import (
-    AgainstTold,
-    CellTold,
-    CodeTold,
-    LedgerTold,
-    LegTold,
-    MovedTold,
-    RequestTold,
-    RunTold,
-    SpanTold,
-    StallTold,
-    StepTold,
-    TransfersTold,
-)
 
 # The first kind that shows a metric names it.
 LABELS = {m.key: m for kind in reversed(list(BY_KIND.values())) for m in reversed(kind)}
@@ -31,7 +18,7 @@ LARGE_BYTES = 50e6  # smaller transfers end before a link's speed can show
 MOST = 12  # stalls and transfers that are told one by one
 
 
-def cell(told: CellTold) -> str:
+def cell(told: shape.CellTold) -> str:
     return _joined(
         f"{told.cell}\n  arm {told.arm}, block {told.block}, run {told.run}",
         _figures(told),
@@ -43,7 +30,7 @@ def cell(told: CellTold) -> str:
     )
 
 
-def request(told: RequestTold) -> str:
+def request(told: shape.RequestTold) -> str:
     what = f"{told.role}, shot {told.shot}" if told.role in ("victim", "aggressor") else told.role
     made = f" on {told.engine}" if told.engine else ", engine not known"
     ended = told.error or told.finish_reason or "no end recorded"
@@ -61,7 +48,7 @@ def request(told: RequestTold) -> str:
     )
 
 
-def run(told: RunTold) -> str:
+def run(told: shape.RunTold) -> str:
     ending = f"{told.status}: {told.error}" if told.error else told.status
     lines = [
         f"  {one.cell}\n    {', '.join(_coded(one.codes)) or 'no code'}; {_main(one)}"
@@ -76,7 +63,7 @@ def run(told: RunTold) -> str:
     )
 
 
-def against(told: AgainstTold) -> str:
+def against(told: shape.AgainstTold) -> str:
     kinds: dict[str, list[str]] = {}
     for one in told.changes:
         kinds.setdefault(one.kind, []).append(f"  {one.what}: {one.before} -> {one.after}")
@@ -103,7 +90,7 @@ def _joined(*blocks: str) -> str:
     return "\n\n".join(block for block in blocks if block)
 
 
-def _figures(told: CellTold) -> str:
+def _figures(told: shape.CellTold) -> str:
     lines = [f"  {_metric(name, value)}" for name, value in told.figures.items()]
     return "Figures\n" + "\n".join(lines) if lines else ""
 
@@ -115,13 +102,13 @@ def _metric(name: str, value: float | None) -> str:
     return f"{known.label}: {spoken(value, known.unit)}"
 
 
-def _main(told: CellTold) -> str:
+def _main(told: shape.CellTold) -> str:
     first = [metric.key for kind in BY_KIND.values() for metric in kind[:1]]
     chosen = [name for name in told.figures if name in first] or list(told.figures)[:1]
     return ", ".join(_metric(name, told.figures[name]) for name in chosen)
 
 
-def _coded(codes: Sequence[CodeTold]) -> list[str]:
+def _coded(codes: Sequence[shape.CodeTold]) -> list[str]:
     return list(dict.fromkeys(code.code for code in codes))
 
 
@@ -130,7 +117,7 @@ def _label(name: str) -> str:
     return f"{known.label}, {known.unit}".rstrip(", ") if known else name
 
 
-def _codes(codes: Sequence[CodeTold], of: str = "") -> str:
+def _codes(codes: Sequence[shape.CodeTold], of: str = "") -> str:
     if not codes:
         return ""
     lines = [line for code in codes for line in _code(code)]
@@ -138,7 +125,7 @@ def _codes(codes: Sequence[CodeTold], of: str = "") -> str:
     return f"Why the point{where} enters no verdict\n" + "\n".join(lines)
 
 
-def _code(code: CodeTold) -> Iterator[str]:
+def _code(code: shape.CodeTold) -> Iterator[str]:
     measured = f" (measured {number(code.value)}" if code.value is not None else ""
     limit = f", limit {number(code.limit)})" if code.limit is not None else ")"
     yield f"  {code.code}: {code.why}{measured + limit if measured else ''}"
@@ -147,7 +134,7 @@ def _code(code: CodeTold) -> Iterator[str]:
         yield f"    remedy: {code.remedy}"
 
 
-def _ledger(told: LedgerTold) -> str:
+def _ledger(told: shape.LedgerTold) -> str:
     median = f", the median of {told.requests}: {told.request}" if told.requests > 1 else ""
     head = f"First token of {told.who}: {spoken(told.ttft_ms, 'ms')}{median}"
     parts = [*told.parts_ms.items(), ("unexplained", told.unexplained_ms)]
@@ -165,7 +152,7 @@ def _ledger(told: LedgerTold) -> str:
     return "\n".join([head, *lines, *notes])
 
 
-def _stalls(told: Sequence[StallTold], in_all: int) -> str:
+def _stalls(told: Sequence[shape.StallTold], in_all: int) -> str:
     if not in_all:
         return "No reader stalled."
     together = _together(told)
@@ -174,9 +161,9 @@ def _stalls(told: Sequence[StallTold], in_all: int) -> str:
     return "\n".join([head, *(line for some in together[:MOST] for line in _stall(some))])
 
 
-def _together(told: Sequence[StallTold]) -> list[list[StallTold]]:
+def _together(told: Sequence[shape.StallTold]) -> list[list[shape.StallTold]]:
     """Stalls of several readers of one engine that began and ended within 5 ms of each other."""
-    groups: list[list[StallTold]] = []
+    groups: list[list[shape.StallTold]] = []
     for one in told:
         for group in groups:
             if _at_once(group[0], one):
@@ -187,13 +174,13 @@ def _together(told: Sequence[StallTold]) -> list[list[StallTold]]:
     return groups
 
 
-def _at_once(one: StallTold, other: StallTold) -> bool:
+def _at_once(one: shape.StallTold, other: shape.StallTold) -> bool:
     same = (one.shot, one.null, one.engine) == (other.shot, other.null, other.engine)
     near = abs(one.after_send_s - other.after_send_s) < AT_ONCE_S
     return same and near and abs(one.milliseconds - other.milliseconds) < AT_ONCE_S * 1e3
 
 
-def _stall(some: Sequence[StallTold]) -> Iterator[str]:
+def _stall(some: Sequence[shape.StallTold]) -> Iterator[str]:
     one = some[0]
     names = sorted({other.reader for other in some})
     who = f"reader{'s' * (len(names) > 1)} {', '.join(map(str, names))}"
@@ -208,14 +195,14 @@ def _stall(some: Sequence[StallTold]) -> Iterator[str]:
         yield "    nothing that was recorded overlaps it"
 
 
-def _leg(leg: LegTold) -> str:
+def _leg(leg: shape.LegTold) -> str:
     return (
         f"{leg.doing} of {leg.prompt_tokens:,} tokens ({leg.role}) on {leg.engine}, "
         f"{number(leg.seconds)} s: covers {leg.covers:.0%}"
     )
 
 
-def _step(step: StepTold) -> str:
+def _step(step: shape.StepTold) -> str:
     """By the engine's own log."""
     return (
         f"iteration {step.iteration} of {step.engine}: {step.prompt_tokens:,} prompt and "
@@ -224,7 +211,7 @@ def _step(step: StepTold) -> str:
     )
 
 
-def _span(span: SpanTold) -> str:
+def _span(span: shape.SpanTold) -> str:
     counted = [
         _iterations(span),
         f"{span.running} running" if span.running is not None else "",
@@ -235,7 +222,7 @@ def _span(span: SpanTold) -> str:
     return f"{span.engine} in the {number(span.seconds)} s from {number(span.start_s)} s: {said}"
 
 
-def _iterations(span: SpanTold) -> str:
+def _iterations(span: shape.SpanTold) -> str:
     """vLLM counts an iteration when it gives a token, so a chunk that ends none is not in it."""
     if span.iterations is None:
         return ""
@@ -248,7 +235,7 @@ def _bytes(count: float) -> str:
     return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
 
 
-def _transfers(one: TransfersTold) -> str:
+def _transfers(one: shape.TransfersTold) -> str:
     speed = f", {one.bytes_s / 1e9:.3g} GB/s" if one.bytes_s else ""
     of_link = one.link_share is not None and one.bytes >= LARGE_BYTES
     share = f" ({one.link_share:.1%} of the link)" if of_link else ""
@@ -261,7 +248,7 @@ def _transfers(one: TransfersTold) -> str:
     )
 
 
-def _moved(told: MovedTold) -> str:
+def _moved(told: shape.MovedTold) -> str:
     able = (
         f", {told.link_bytes_s / 1e9:,.0f} GB/s one way"
         if told.link_bytes_s
@@ -273,7 +260,7 @@ def _moved(told: MovedTold) -> str:
     return "\n".join([head, f"  in all {_transfers(told.total)}", *lines, *more])
 
 
-def _beside(legs: Sequence[LegTold]) -> str:
+def _beside(legs: Sequence[shape.LegTold]) -> str:
     if not legs:
         return "No other prompt was on its engines while it waited for its first token."
     return "\n".join(
@@ -281,7 +268,7 @@ def _beside(legs: Sequence[LegTold]) -> str:
     )
 
 
-def _spans(head: str, spans: Sequence[SpanTold]) -> str:
+def _spans(head: str, spans: Sequence[shape.SpanTold]) -> str:
     return "\n".join([head, *(f"  {_span(span)}" for span in spans[:MOST])]) if spans else ""
 
 
@@ -294,7 +281,7 @@ def _findings(findings: Iterable[Finding]) -> str:
     return "\n".join(["What the rules found", *lines]) if lines else ""
 
 
-def _took(told: RequestTold) -> str:
+def _took(told: shape.RequestTold) -> str:
     whole = "never ended" if told.e2e_ms is None else f"{spoken(told.e2e_ms, 'ms')} in all"
     gap = "" if told.worst_gap_ms is None else f", worst pause {spoken(told.worst_gap_ms, 'ms')}"
     return whole + gap

@@ -19,22 +19,9 @@ from twolane.analysis.stalled import Stall, stalls
 from twolane.analysis.work import Leg, Link, Span, Transfers, Work, link, total, work
 from twolane.clock import MS, NS
 from twolane.records import CellSummary, Code, Finding, InterferenceCell, Request, Role
+from twolane.report import told as shape
 from twolane.report.codes import REMEDIES, means
 from twolane.report.facts import shown
-from twolane.report.told import (
-    AgainstTold,
-    CellTold,
-    CodeTold,
-    LedgerTold,
-    LegTold,
-    MovedTold,
-    RequestTold,
-    RunTold,
-    SpanTold,
-    StallTold,
-    StepTold,
-    TransfersTold,
-)
 
 ROLES: dict[Role, str] = {
     "aggressor": "the long prompt",
@@ -56,7 +43,7 @@ LEAST = 0.02  # an iteration that covers less of a stall is its neighbour
 # ----------------------------------------------------------------------------------- building
 
 
-def of_cell(run: Run, measured: Measured, *, requests_too: bool = True) -> CellTold:
+def of_cell(run: Run, measured: Measured, *, requests_too: bool = True) -> shape.CellTold:
     """Without `requests_too`, its ledgers, stalls and transfers are left out."""
     cell = measured.cell
     read = isinstance(cell, InterferenceCell)
@@ -66,7 +53,7 @@ def of_cell(run: Run, measured: Measured, *, requests_too: bool = True) -> CellT
     found = stalls(requests, done) if done and read else []
     origin = _origin(done)
     names = {metric.key for metric in shown(cell)}
-    return CellTold(
+    return shape.CellTold(
         run=run.id,
         arm=run.arm,
         block=run.block + 1,
@@ -81,8 +68,8 @@ def of_cell(run: Run, measured: Measured, *, requests_too: bool = True) -> CellT
     )
 
 
-def of_run(run: Run, measured: Iterable[Measured]) -> RunTold:
-    return RunTold(
+def of_run(run: Run, measured: Iterable[Measured]) -> shape.RunTold:
+    return shape.RunTold(
         run=run.id,
         campaign=run.meta.campaign,
         arm=run.arm,
@@ -94,7 +81,7 @@ def of_run(run: Run, measured: Iterable[Measured]) -> RunTold:
     )
 
 
-def of_request(run: Run, request: Request, measured: Measured | None) -> RequestTold:
+def of_request(run: Run, request: Request, measured: Measured | None) -> shape.RequestTold:
     """`measured` is its cell, where it belongs to one that was driven to its end."""
     requests = list(run.requests(cell=request.cell))
     done = work(run, requests)
@@ -102,7 +89,7 @@ def of_request(run: Run, request: Request, measured: Measured | None) -> Request
     own = parts(_with_ledger(request, done), boot=run.meta.boot)
     window = (request.send_ns, request.first_ns or request.end_ns or request.send_ns)
     engines = dict.fromkeys((*_visited(request, done), done.engine_of(request)))
-    return RequestTold(
+    return shape.RequestTold(
         run=run.id,
         arm=run.arm,
         block=run.block + 1,
@@ -131,13 +118,13 @@ def of_request(run: Run, request: Request, measured: Measured | None) -> Request
     )
 
 
-def against(before: Run, after: Run, measured: Sequence[Measured]) -> AgainstTold:
+def against(before: Run, after: Run, measured: Sequence[Measured]) -> shape.AgainstTold:
     """`measured` are the cells of both runs."""
     mine = [one for one in measured if one.run.id == before.id]
     theirs = [one for one in measured if one.run.id == after.id]
     keys = {(one.cell.id, metric.key) for one in mine for metric in shown(one.cell)}
     told = [one for one in moved(mine, theirs) if (one.cell, one.metric) in keys]
-    return AgainstTold(before.id, after.id, changes(before, after), told)
+    return shape.AgainstTold(before.id, after.id, changes(before, after), told)
 
 
 # -------------------------------------------------------------------------------------- pieces
@@ -147,9 +134,9 @@ def _origin(done: Work | None) -> int:
     return min((span.start_ns for span in done.spans), default=0) if done else 0
 
 
-def _code(code: Code) -> CodeTold:
+def _code(code: Code) -> shape.CodeTold:
     remedy = REMEDIES.get(code.code, "")
-    return CodeTold(code.code, means(code.code), code.why, code.value, code.limit, remedy)
+    return shape.CodeTold(code.code, means(code.code), code.why, code.value, code.limit, remedy)
 
 
 def _findings(run: Run, about: str) -> list[Finding]:
@@ -160,7 +147,7 @@ def _findings(run: Run, about: str) -> list[Finding]:
     return after if about else [*found.preflight, *after]
 
 
-def _ledgers(run: Run, requests: Sequence[Request]) -> list[LedgerTold]:
+def _ledgers(run: Run, requests: Sequence[Request]) -> list[shape.LedgerTold]:
     told = []
     for role in dict.fromkeys(r.role for r in requests if r.role in ROLES):
         known = [
@@ -173,11 +160,11 @@ def _ledgers(run: Run, requests: Sequence[Request]) -> list[LedgerTold]:
     return told
 
 
-def _ledger(who: str, known: Sequence[Attribution]) -> LedgerTold:
+def _ledger(who: str, known: Sequence[Attribution]) -> shape.LedgerTold:
     summed = population(known)
     assert summed is not None
     typical = summed.typical
-    return LedgerTold(
+    return shape.LedgerTold(
         who=who,
         request=typical.request,
         requests=summed.count,
@@ -191,9 +178,9 @@ def _ledger(who: str, known: Sequence[Attribution]) -> LedgerTold:
     )
 
 
-def _stall(one: Stall, origin: int) -> StallTold:
+def _stall(one: Stall, origin: int) -> shape.StallTold:
     window = (one.gap.start_ns, one.gap.end_ns)
-    return StallTold(
+    return shape.StallTold(
         request=one.request,
         reader=one.reader,
         shot=one.shot,
@@ -209,9 +196,9 @@ def _stall(one: Stall, origin: int) -> StallTold:
     )
 
 
-def _step(stall: Stall, step: Placed) -> StepTold:
+def _step(stall: Stall, step: Placed) -> shape.StepTold:
     it = step.iteration
-    return StepTold(
+    return shape.StepTold(
         stall.engine,
         it.index,
         it.context_tokens,
@@ -226,8 +213,8 @@ def _share(start: int, end: int, window: tuple[int, int]) -> float:
     return max(0.0, (min(end, window[1]) - max(start, window[0])) / length) if length > 0 else 0.0
 
 
-def _leg(leg: Leg, window: tuple[int, int]) -> LegTold:
-    return LegTold(
+def _leg(leg: Leg, window: tuple[int, int]) -> shape.LegTold:
+    return shape.LegTold(
         leg.engine,
         leg.doing,
         leg.request,
@@ -238,13 +225,15 @@ def _leg(leg: Leg, window: tuple[int, int]) -> LegTold:
     )
 
 
-def _weight(leg: LegTold) -> float:
+def _weight(leg: shape.LegTold) -> float:
     """How much of a prompt lies in the stall, for the order in which legs are told."""
     return leg.covers * leg.prompt_tokens
 
 
-def _span(span: Span, window: tuple[int, int], origin: int, over: Link | None = None) -> SpanTold:
-    return SpanTold(
+def _span(
+    span: Span, window: tuple[int, int], origin: int, over: Link | None = None
+) -> shape.SpanTold:
+    return shape.SpanTold(
         span.engine,
         (span.start_ns - origin) / NS,
         (span.end_ns - span.start_ns) / NS,
@@ -257,9 +246,9 @@ def _span(span: Span, window: tuple[int, int], origin: int, over: Link | None = 
     )
 
 
-def _transfers(one: Transfers, over: Link | None) -> TransfersTold:
+def _transfers(one: Transfers, over: Link | None) -> shape.TransfersTold:
     speed = over.bytes_s if over else None
-    return TransfersTold(
+    return shape.TransfersTold(
         one.count,
         one.moved_bytes,
         one.descriptors,
@@ -271,7 +260,7 @@ def _transfers(one: Transfers, over: Link | None) -> TransfersTold:
     )
 
 
-def _moved(run: Run, done: Work, summary: CellSummary, origin: int) -> MovedTold | None:
+def _moved(run: Run, done: Work, summary: CellSummary, origin: int) -> shape.MovedTold | None:
     over = link(run)
     window = (summary.started_ns, summary.ended_ns)
     names = [engine.name for engine in run.meta.engines]
@@ -280,7 +269,7 @@ def _moved(run: Run, done: Work, summary: CellSummary, origin: int) -> MovedTold
     if over is None or together is None:
         return None
     ranked = sorted(inside, key=lambda s: -(s.transfers.xfer_s if s.transfers else 0.0))
-    return MovedTold(
+    return shape.MovedTold(
         over.kind,
         over.direction,
         over.bytes_s,

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from twolane.analysis import stats
-from twolane.analysis.answers import Answers, Attained, answers, attained
+from twolane.analysis.answers import Answers, Attained, answers, attained, gap_limits_ms
 from twolane.analysis.arms import Arm, alike, arms
 from twolane.analysis.arms import budget as budget_of
 from twolane.analysis.compare import (
@@ -28,6 +28,7 @@ from twolane.analysis.compare import (
 )
 from twolane.analysis.confounds import Confound, between, confounds
 from twolane.analysis.points import Measured, measure
+from twolane.analysis.prefixes import Prefixes, prefixes, shots
 from twolane.analysis.results import Results, Run
 from twolane.analysis.standing import caveats
 from twolane.records import (
@@ -100,6 +101,11 @@ class Facts:
     @cached_property
     def answers(self) -> Answers:
         return answers(self.results, self.measured, self.confounds, self.margin, self.attained)
+
+    @cached_property
+    def prefixes(self) -> list[Prefixes]:
+        """c*(p) inside prompts, where engines' logs tell their iterations."""
+        return prefixes(shots(self.measured), self.layouts, gap_limits_ms(self.results))
 
     @cached_property
     def attained(self) -> list[Attained]:

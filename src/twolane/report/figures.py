@@ -69,7 +69,7 @@ def _bar(one: Figure, largest: float) -> Markup | None:
     if one.value is None or largest <= 0 or largest == float("inf"):
         return None
     width = max(0.0, one.value) / largest * 100
-    kind = "meter hollow" if one.excluded else "meter"
+    kind = "meter hollow" if one.excluded else "meter partly" if one.partly else "meter"
     return el("span", el("i", style=f"width:{width:.2f}%"), class_=kind)
 
 
@@ -114,7 +114,7 @@ def versus(found: Comparison, metric: Metric, words: str) -> Markup | None:
     """A ratio with its interval and the verdict in the given words; the whole verdict on hover."""
     if found.ratio is None:
         return None
-    changed = change(found.ratio, shorter=metric.lower_is_better)
+    changed = change(found.ratio, metric.less)
     if found.low is None or found.high is None:
         return el("span", changed, class_="versus")
     low, high = span(found.ratio, found.low, found.high)

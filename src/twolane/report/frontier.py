@@ -28,19 +28,21 @@ def section(facts: Facts) -> Markup | None:
     lede = (
         "Both axes are logarithmic. Lower is a shorter pause. Further left the long prompt waits "
         "less; further right more tokens are made. A line joins arms that differ in the token "
-        "budget alone, a diamond is a split, hollow is coded and decides nothing. Whiskers span "
-        "the runs."
+        "budget alone, a diamond is a split. Hollow is coded and decides nothing; half filled, "
+        "some of its runs are coded and left out. Whiskers span the runs."
     )
-    drawn = [_figure(facts, one) for one in found]
+    drawn = [_figure(facts, one, again=one is not found[0]) for one in found]
     rest = details(f"{len(drawn) - OPEN} more", drawn[OPEN:]) if len(drawn) > OPEN else None
     return join(el("p", lede, class_="lede"), drawn[:OPEN], rest)
 
 
-def _figure(facts: Facts, one: Frontier) -> Markup:
+def _figure(facts: Facts, one: Frontier, *, again: bool) -> Markup:
+    """Throughput is that of the one grid cell: against the first cell's pauses it is told once."""
     gaps = [v for place in one.places for v in _values(place.gap)]
     y = Scale.over([*gaps, *GAP_LIMITS_MS])
+    axes = AXES[:1] if again else AXES
     boxes = [
-        _box(facts, one, y, axis) for axis in AXES if any(axis.of(p).middle for p in one.places)
+        _box(facts, one, y, axis) for axis in axes if any(axis.of(p).middle for p in one.places)
     ]
     return el(
         "div",
@@ -95,13 +97,13 @@ def _words(unit: str) -> Callable[[float], str]:
 
 def _spot(facts: Facts, one: Frontier, place: Place, x: float, unit: str) -> Spot:
     arm, gap = place.arm, place.gap.middle or 0.0
-    codes = f", excluded: {', '.join(place.gap.codes)}" if not place.clean else ""
+    codes = f", {_left_out(place)}: {', '.join(place.gap.codes)}" if place.gap.codes else ""
     budget = f", budget {arm.budget:,}" if arm.budget else ""
     tip = (
         f"{arm.name}{budget}, {arm.devices} device{'s' * (arm.devices != 1)}: "
         f"worst pause {spoken(gap, 'ms')}, {spoken(x, unit)}{codes}"
     )
-    kind = f"{'split' if arm.split else 'budget'}{'' if place.clean else ' hollow'}"
+    kind = f"{'split' if arm.split else 'budget'}{_coded(place)}"
     values = _values(place.gap)
     return Spot(
         x,
@@ -112,6 +114,18 @@ def _spot(facts: Facts, one: Frontier, place: Place, x: float, unit: str) -> Spo
         kind,
         (min(values), max(values)),
     )
+
+
+def _coded(place: Place) -> str:
+    """How a point is drawn whose runs carry codes: all of them, or some."""
+    if not place.clean:
+        return " hollow"
+    return " partly" if place.gap.spoiled else ""
+
+
+def _left_out(place: Place) -> str:
+    runs = len(place.gap.values), len(place.gap.spoiled)
+    return f"{runs[1]} of {sum(runs)} runs left out" if place.clean else "excluded"
 
 
 def _lines(known: Sequence[tuple[Place, float]]) -> list[Line]:
@@ -145,7 +159,7 @@ def _as_table(one: Frontier) -> Markup:
             _told(place.ttft),
             _told(place.throughput),
             "yes" if place.efficient else "no",
-            ", ".join(place.gap.codes),
+            f"{', '.join(place.gap.codes)} ({_left_out(place)})" if place.gap.codes else "",
         )
         for place in one.places
     ]

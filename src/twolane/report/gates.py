@@ -109,9 +109,15 @@ def _matters(one: Confound) -> str:
 
 
 def _summary(found: list[Confound]) -> Markup:
+    """How many rows of which weight; every row is counted once."""
     severe = [one.what for one in found if one.severity == "severe"]
-    knobs = sum(one.severity == "knob" for one in found)
-    words = f"{knobs} settings differ; the declared factor is among them. "
+    counts = {
+        "severe": len(severe),
+        "mild": sum(one.severity == "mild" for one in found),
+        "of settings, the declared factor among them": sum(one.severity == "knob" for one in found),
+    }
+    parts = [f"{count} {what}" for what, count in counts.items() if count]
+    words = f"{len(found)} difference{'s' * (len(found) != 1)}: {'; '.join(parts)}. "
     if severe:
         return el("p", words, el("b", f"Severe: {', '.join(severe)}."), class_="severe")
-    return el("p", words + "No severe difference besides.")
+    return el("p", words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,9 +27,11 @@ def machine(results: Results) -> Markup:
         "config hash": first.config_hash,
         **dict(map(_fact, first.host.items())),
     }
+    gpus = first.host.get("gpus") or []
     return join(
         el("h3", "Machine"),
         _list(facts),
+        _gpus(gpus) if gpus else None,
         el("h3", "Versions"),
         _list(dict(sorted(first.versions.items()))),
         el("h3", "Engines"),
@@ -42,9 +45,21 @@ def _list(facts: Mapping[str, str]) -> Markup:
     return el("dl", pairs, class_="facts")
 
 
+def _gpus(gpus: Sequence[Mapping[str, Any]]) -> Markup:
+    """Every GPU as NVML told it, one row each."""
+    names = list(dict.fromkeys(name for gpu in gpus for name in gpu))
+    rows = [[_fact((name, gpu.get(name, "")))[1] for name in names] for gpu in gpus]
+    caption = "GPUs of the host, one by one"
+    head = [_fact((name, ""))[0] for name in names]
+    return details(caption, scroll(table(head, rows, caption=caption, class_="cards"), caption))
+
+
 def _fact(item: tuple[str, Any]) -> tuple[str, str]:
     """A host fact with its name in words; bytes as GiB."""
     key, value = item
+    if key == "gpus" and isinstance(value, list):
+        counts = Counter(str(gpu.get("name", "GPU")) for gpu in value)
+        return "GPUs", ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
     if key.endswith("_bytes") and isinstance(value, int):
         return key.removesuffix("_bytes"), f"{value / 2**30:.1f} GiB"
     return key.replace("_", " "), _plain(value)
@@ -55,11 +70,27 @@ def _plain(value: Any) -> str:
         return value
     if isinstance(value, float):
         return number(value)
+    if isinstance(value, list) and len(value) > 1 and all(type(one) is int for one in value):
+        return _runs(value)
     if isinstance(value, list):
         return ", ".join(map(_plain, value)) or "none"
     if isinstance(value, dict):
         return ", ".join(f"{key} {_plain(one)}" for key, one in value.items())
     return msgspec.json.encode(value, order="sorted").decode()
+
+
+def _runs(values: Sequence[int]) -> str:
+    """Whole numbers with neighbours joined: `0 to 63`."""
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    few = 3
+    return ", ".join(
+        f"{run[0]} to {run[-1]}" if len(run) >= few else ", ".join(map(str, run)) for run in runs
+    )
 
 
 def _engines(results: Results) -> Markup:

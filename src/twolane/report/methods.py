@@ -7,6 +7,7 @@ from twolane.analysis.capacity import SLOS
 from twolane.analysis.compare import BOOTSTRAP
 from twolane.analysis.crossover import UNNOTICED_MS
 from twolane.analysis.frontier import FLAT_SHARE, GAP_LIMITS_MS
+from twolane.report import glossary
 from twolane.report.codes import CODES
 from twolane.report.facts import Facts
 from twolane.report.markup import Markup, details, el, join
@@ -47,6 +48,18 @@ def answered() -> list[tuple[str, str]]:
             f"twice as large changes the pause by less than {FLAT_SHARE:.0%}",
         ),
         (
+            "Gap by prefix",
+            "the engine\u2019s log says how a prompt was cut into chunks; a chunk\u2019s step made "
+            "each reader\u2019s next token, counted back from the prompt\u2019s first token, which "
+            "the last chunk\u2019s step made, and the gap that ends with that token is the "
+            "chunk\u2019s. Of a band (powers of two, and the prompt\u2019s length) the longest gap "
+            "of any chunk that ends in it, over readers, shots, prompts and blocks; else "
+            "of the chunk that covers its end. Largest budgets by prefix are ruled as above. The "
+            "first and the last chunk share their gaps with the entry (before the first "
+            "chunk\u2019s token) and the exit (with the prompt\u2019s first token), so they count "
+            "only where no other chunk lies",
+        ),
+        (
             "A split pays",
             "from the smallest measured prompt length (or share of long prompts) on from which "
             "the readers' worst pause is better, by verdict, than that of the best aggregated arm "
@@ -82,6 +95,8 @@ def methods(facts: Facts) -> Markup:
         el(
             "dl", [el("div", el("dt", a), el("dd", b)) for a, b in CODES.items()], class_="formulas"
         ),
+        el("h3", "Words"),
+        glossary.listed(),
         details("Parts of the first token", el("dl", meaning, class_="formulas")),
     )
 

@@ -25,6 +25,12 @@ class Metric:
     may_vanish: bool = False  # zero or less is possible: such figures have no ratio
     floor: str = ""  # the key of what the null run shows of it: no more than that is grey
 
+    @property
+    def less(self) -> str:
+        """What a smaller figure is called: a pause is shorter, tokens are fewer, speeds lower."""
+        words = {"ms": "shorter", "s": "shorter", "tokens": "fewer", "": "fewer"}
+        return words.get(self.unit, "lower")
+
 
 INTERFERENCE = (
     Metric(
@@ -218,11 +224,11 @@ def ratio(value: float) -> str:
     return f"{value:.{decimals}f}\N{MULTIPLICATION SIGN}"
 
 
-def change(value: float, *, shorter: bool = True) -> str:
-    """A ratio in words: `48 times shorter` (or `lower`) below a half, else `1.08x`."""
+def change(value: float, less: str = "shorter") -> str:
+    """A ratio in words: `48 times shorter` (`fewer`, `lower`) below a half, else `1.08x`."""
     if not 0 < value < _TIMES_BELOW:
         return ratio(value)
-    return f"{ratio(1 / value)[:-1]} times {'shorter' if shorter else 'lower'}"
+    return f"{ratio(1 / value)[:-1]} times {less}"
 
 
 def span(value: float, low: float, high: float) -> tuple[str, str]:

@@ -6,7 +6,7 @@ are `pauses`'s; what the figures hold for stands under the question.
 
 from __future__ import annotations
 
-from twolane.report import left_out, pauses
+from twolane.report import glossary, left_out, otherwise, pauses
 from twolane.report.decision import Decision
 from twolane.report.facts import Facts
 from twolane.report.markup import Markup, el
@@ -22,7 +22,7 @@ def opening(facts: Facts, told: Verdict) -> Markup:
     return el(
         "header",
         el("p", el("b", "twolane"), f" \N{MIDDLE DOT} {results.campaign}{when}", class_="brand"),
-        el("h1", "What does one long prompt do to everybody else\u2019s stream?"),
+        el("h1", otherwise.question(facts)),
         el("p", holds, class_="scope") if (holds := scope(facts)) else None,
         _decision(told.decided),
         _finding(facts, told),
@@ -51,13 +51,14 @@ def _finding(facts: Facts, told: Verdict) -> Markup:
 
 def _boxes(facts: Facts, told: Verdict) -> Markup:
     sure = " ".join(part for part in (told.confidence, told.caveats) if part)
-    return el(
+    boxes = el(
         "div",
         _box("How sure", el("p", sure), "confidence") if sure else None,
         _box("Left out", left_out.left_out(facts), _kind(facts)) if facts.measured else None,
         _box("What else it changes", el("p", told.cost), "cost") if told.cost else None,
         class_="boxes",
     )
+    return glossary.annotated(boxes)
 
 
 def _box(title: str, inside: Markup, kind: str) -> Markup:

@@ -18,11 +18,13 @@ from twolane.report import (
     figures,
     frontier,
     gates,
+    glossary,
     ledger,
     machine,
     methods,
     needles,
     opening,
+    prefixes,
     ramps,
     ratios,
     streams,
@@ -97,6 +99,8 @@ def _sections(facts: Facts) -> list[Section]:
         found.append(("answers", "The answers", asked))
     if plotted := frontier.section(facts):
         found.append(("frontier", "What a shorter pause costs", plotted))
+    if by_prefix := prefixes.section(facts):
+        found.append(("prefixes", "How large a budget may be, by prefix", by_prefix))
     if facts.interference is not None:
         found.append(("streams", "What the readers saw", streams.section(facts, words)))
     found.append(("figures", "The figures", _figures(facts, words)))
@@ -121,7 +125,8 @@ def _contents(sections: list[Section]) -> Markup | None:
 
 def _section(name: str, title: str, inside: Markup) -> Markup:
     heading = el("h2", title, el("a", "#", href=f"#{name}", aria_label=f"Link to: {title}"))
-    return el("section", heading, inside, id=name, class_="part")
+    told = inside if name == "methods" else glossary.annotated(inside)
+    return el("section", heading, told, id=name, class_="part")
 
 
 def _figures(facts: Facts, words: dict[str, str]) -> Markup:

@@ -127,7 +127,10 @@ def _row(
             _stands(facts, cell, metric, figure),
             class_="told",
         ),
-        class_="pause" + " excluded" * figure.excluded + " best" * (won and metric is WORST),
+        class_="pause"
+        + " excluded" * figure.excluded
+        + " partly" * bool(figure.partly)
+        + " best" * (won and metric is WORST),
     )
 
 

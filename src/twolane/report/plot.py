@@ -64,6 +64,13 @@ def milliseconds(value: float) -> str:
     return f"{value:g} ms" if value < 1_000 else f"{value / 1_000:g} s"
 
 
+def tokens(value: float) -> str:
+    """A tick of an axis of token counts: `8K`, `1M`."""
+    if value >= 1e6:
+        return f"{value / 1e6:g}M"
+    return f"{value / 1e3:g}K" if value >= 1e3 else f"{value:g}"
+
+
 def _even(low: float, high: float) -> list[float]:
     raw = (high - low) / 4
     power = 10.0 ** math.floor(math.log10(raw))

@@ -15,7 +15,7 @@ from twolane.records import RampCell
 from twolane.report.facts import Facts, workload
 from twolane.report.markup import Markup, details, el, join, scroll, table
 from twolane.report.metrics import number, spoken
-from twolane.report.plot import Box, Line, Scale, Spot, milliseconds
+from twolane.report.plot import Box, Line, Scale, Spot, milliseconds, tokens
 
 _TURN = re.compile(r"u(\d+)_t(\d+)_(\w+)")
 COLOURS = 6
@@ -141,18 +141,12 @@ def _box(
         y=Scale.over([value for *_, value in points]),
         x_title="prompt, tokens",
         y_title=title,
-        x_words=_tokens,
+        x_words=tokens,
         y_words=milliseconds if unit == "ms" else lambda v: f"{v:,.0f}",
         said=f"{title} by prompt length, {len(found)} conversations",
         spots=spots,
         lines=[line for line in lines if len(line.points) > 1],
     ).drawn()
-
-
-def _tokens(value: float) -> str:
-    if value >= 1e6:
-        return f"{value / 1e6:g}M"
-    return f"{value / 1e3:g}K" if value >= 1e3 else f"{value:g}"
 
 
 def _as_table(found: Sequence[Growth], cell: RampCell) -> Markup:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
+from twolane.analysis.arms import dummy_weights
 from twolane.analysis.results import Run
 from twolane.records import RunMeta
 from twolane.report.facts import Facts
@@ -23,15 +23,27 @@ def scope(facts: Facts) -> str:
     if not facts.results.runs:
         return ""
     meta = facts.results.runs[0].meta
-    parts = (_machine(meta.host), _engine(meta), _model(facts.results.runs[0]), _often(facts))
+    parts = (
+        _machine(meta.host, _each(facts)),
+        _engine(meta),
+        _model(facts.results.runs[0]),
+        _often(facts),
+    )
     told = "; ".join(part for part in parts if part)
     return f"{told}. Do not carry these figures to another model or machine."
 
 
-def _machine(host: Mapping[str, Any]) -> str:
+def _each(facts: Facts) -> int:
+    """How many devices every arm has; 0 where they are not all alike or not known."""
+    counts = {arm.devices for arm in facts.layouts.values()}
+    return counts.pop() if len(counts) == 1 else 0
+
+
+def _machine(host: Mapping[str, Any], each: int) -> str:
     gpus = Counter(str(gpu.get("name", "GPU")) for gpu in host.get("gpus") or [])
     if gpus:
-        return ", ".join(f"{count} {name}" for name, count in gpus.items())
+        told = ", ".join(f"{count} {name}" for name, count in gpus.items())
+        return f"{told}, {each} of them an arm" if 0 < each < gpus.total() else told
     cores = len(host.get("cores") or [])
     cpu = str(host.get("cpu", "a machine that is not on record"))
     return f"{cpu}, {cores} CPU cores, no GPU" if cores else cpu
@@ -48,9 +60,7 @@ def _model(run: Run) -> str:
     """The model by name, and what keeps it from being anybody's model."""
     named = run.meta.config.get("model")
     path = str(named.get("path", "")) if isinstance(named, Mapping) else ""
-    words = [word for engine in run.meta.engines for word in engine.argv]
-    dummy = any(a == "--load-format" and b == "dummy" for a, b in pairwise(words))
-    if dummy or "--load-format=dummy" in words:
+    if dummy_weights(run.meta.engines):
         return f"model {run.meta.model} with dummy weights, whose answers mean nothing"
     if path.rstrip("/").endswith(_OWN):
         return f"model {run.meta.model}, twolane\u2019s own small one that copies"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from twolane.records import InterferenceCell
 from twolane.report import lanes, timeline, waits
+from twolane.report.answer import listed
 from twolane.report.facts import Facts, workload
 from twolane.report.markup import Markup, details, el, join
 
@@ -59,7 +60,8 @@ def _whole(facts: Facts, cell: InterferenceCell, words: dict[str, str]) -> Marku
     rest = [p for p in every if p not in shown]
     pauses = waits.rows(every)
     return join(
-        _caption(cell, shown),
+        _caption(facts, cell, shown),
+        _swatches(shown),
         _drawn(facts, cell, shown, words),
         timeline.as_table(every, "The same in numbers, every shot of every run"),
         _others(rest, words),
@@ -84,7 +86,7 @@ def _first_shots(panels: list[timeline.Panel], arms: tuple[str, ...]) -> list[ti
     return [panel for panel in found if panel]
 
 
-def _caption(cell: InterferenceCell, panels: Sequence[timeline.Panel]) -> Markup:
+def _caption(facts: Facts, cell: InterferenceCell, panels: Sequence[timeline.Panel]) -> Markup:
     text = (
         f"Each strip is one reader\u2019s stream; its height is the speed at which tokens arrive, "
         f"so its area is tokens. In the shaded time a {cell.prompt:,}-token prompt is being "
@@ -94,9 +96,57 @@ def _caption(cell: InterferenceCell, panels: Sequence[timeline.Panel]) -> Markup
         "Under the strips, on the same seconds: the long prompt\u2019s way by the proxy\u2019s "
         "stamps, and each engine, the darker the more of its iterations gave tokens. Where its "
         "log tells them, iterations stand one by one: low ones decode, yellow ones also prefill. "
-        "A green floor is a KV transfer that ended there."
+        f"A green floor is a KV transfer that ended there. {_engines(facts)}"
     )
     return join(el("p", text, class_="lede"), el("p", under, class_="lede"))
+
+
+def _engines(facts: Facts) -> str:
+    """Who the engines are that stand beside the lanes, by the roles that they ran in."""
+    roles: dict[str, dict[str, None]] = {}
+    for run in facts.results.runs:
+        alone = len(run.meta.engines) == 1
+        for engine in run.meta.engines:
+            role = "alone" if alone else engine.role
+            roles.setdefault(role, {}).setdefault(engine.name)
+    told = [
+        f"{listed(list(roles[role]))} {one if len(roles[role]) == 1 else several}"
+        for role, one, several in _ROLES
+        if role in roles
+    ]
+    return f"Engines: {'; '.join(told)}." if told else ""
+
+
+_ROLES = (
+    ("alone", "is an engine by itself", "are each an engine by itself"),
+    (
+        "both",
+        "is a whole copy of the model",
+        "are whole copies of the model, among which the proxy shares the requests",
+    ),
+    ("prefill", "reads prompts in", "read prompts in"),
+    ("decode", "makes the answers", "make the answers"),
+)
+
+
+def _swatches(panels: Sequence[timeline.Panel]) -> Markup:
+    """The colours of strips and lanes, with words."""
+    stalled = any(strip.holes for panel in panels for strip in panel.strips)
+    shown = [
+        ("tokens", "tokens arriving, as high as they are fast"),
+        ("stall", "stall"),
+        ("while", "the long prompt is prefilled"),
+        ("compute", "prefill of the long prompt"),
+        ("transfer", "KV transfer"),
+        ("decoding", "engine step that decodes"),
+        ("prefilling", "engine step that also prefills"),
+    ]
+    items = [
+        el("li", el("i", class_=f"swatch {kind}", aria_hidden="true"), words)
+        for kind, words in shown
+        if stalled or kind != "stall"
+    ]
+    return el("ul", items, class_="legend", aria_label="Colours of the strips and lanes")
 
 
 def _legend(panels: Sequence[timeline.Panel]) -> str:

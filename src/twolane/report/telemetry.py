@@ -15,7 +15,7 @@ from twolane.analysis.results import Run
 from twolane.clock import NS
 from twolane.records import Sample
 from twolane.report.facts import Facts
-from twolane.report.markup import Markup, details, el, join, scroll
+from twolane.report.markup import Markup, details, el, join, scroll, table
 from twolane.report.metrics import number
 
 POINTS = 90
@@ -77,10 +77,77 @@ def section(facts: Facts) -> Markup | None:
     ]  # fmt: skip
     if not told:
         return None
-    slower = " A GPU that ran slower in one arm would be seen here."
-    gpus = any(run.meta.host.get("gpus") for run in facts.results.runs)
-    lede = f"Once a second, over each run: shaded are its cells.{slower * gpus}"
-    return join(el("p", lede, class_="lede"), told)
+    summed = summary(facts)
+    lede = "Sampled once a second. Below, each run second by second; shaded are its cells."
+    slower = (
+        "Sampled once a second; lowest to highest while cells ran, over each arm\u2019s own GPUs "
+        "and all its runs. A GPU that ran slower in one arm would be seen here."
+    )
+    raw = "Every run, second by second"
+    return join(
+        el("p", slower if summed else lede, class_="lede"),
+        summed,
+        details(raw, told) if summed else told,
+    )
+
+
+HELD_BACK = {
+    0x04: "power cap",
+    0x08: "hardware slowdown",
+    0x20: "temperature (software)",
+    0x40: "temperature (hardware)",
+    0x80: "power brake",
+}
+"""NVML's reasons for a lower clock that mean a GPU could not run faster [NVML, clocks event
+reasons]; idle and set clocks are not among them."""
+
+
+def summary(facts: Facts) -> Markup | None:
+    """One row an arm: range of clock, power and temperature of its GPUs while cells ran."""
+    rows = [(arm, *_ranges(facts.results.of_arm(arm))) for arm in facts.arms]
+    if not any(cell != NOTHING for row in rows for cell in row[1:]):
+        return None
+    head = ("arm", "SM clock, MHz", "power, W", "temperature, \N{DEGREE SIGN}C", "memory, GiB")
+    caption = "GPUs of each arm while its cells ran"
+    inside = table((*head, "clock held back by"), rows, caption=caption, class_="cards gpus")
+    return scroll(inside, caption)
+
+
+NOTHING = "\N{EN DASH}"
+_RANGED = ("sm_clock_mhz", "power_w", "temperature_c", "memory_used_bytes")
+
+
+def _ranges(runs: Iterable[Run]) -> list[str]:
+    found: dict[str, list[float]] = {name: [] for name in (*_RANGED, "throttle")}
+    for run in runs:
+        own = {f"gpu{device}" for engine in run.meta.engines for device in engine.devices}
+        windows = [(cell.started_ns, cell.ended_ns) for cell in run.cells]
+        for sample in run.samples():
+            if sample.source == "devices" and any(a <= sample.t_ns <= b for a, b in windows):
+                for key, value in sample.values.items():
+                    device, _, reading = key.partition(":")
+                    if device in own and reading in found:
+                        found[reading].append(value * SCALES.get(reading, 1.0))
+    return [*(_range(found[name]) for name in _RANGED), _held_back(found["throttle"])]
+
+
+def _range(values: Sequence[float]) -> str:
+    if not values:
+        return NOTHING
+    low, high = (number(value, decimals=0) for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _held_back(reasons: Sequence[float]) -> str:
+    """Why the clock was held down, and in which share of the seconds."""
+    if not reasons:
+        return NOTHING
+    told = []
+    for bit, words in HELD_BACK.items():
+        share = sum(bool(int(value) & bit) for value in reasons) / len(reasons)
+        if share:
+            told.append(f"{words}, {share:.0%} of seconds")
+    return "; ".join(told) or "nothing"
 
 
 def _title(run: Run) -> Markup:

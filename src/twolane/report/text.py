@@ -16,6 +16,7 @@ from rich.text import Text
 from twolane.analysis.compare import Comparison, Outcome
 from twolane.analysis.results import Results
 from twolane.records import AnyCell, InterferenceCell
+from twolane.report import otherwise
 from twolane.report.decision import Decision, decide, within_null
 from twolane.report.facts import Facts, Figure, descriptions, shown
 from twolane.report.metrics import (
@@ -82,7 +83,7 @@ def verdict(facts: Facts) -> Verdict:
     if not facts.results.runs:
         return _nothing(facts, "No run can be read here, so there is no answer.")
     if cell is None:
-        return _nothing(facts, "No run finished an interference cell, so there is no answer yet.")
+        return _otherwise(facts)
     words = descriptions(facts.results.runs)
     figures = [facts.figure(cell, WORST.key, arm) for arm in facts.arms]
     seen = [figure for figure in figures if figure.value is not None]
@@ -100,6 +101,16 @@ def verdict(facts: Facts) -> Verdict:
             [*_unequal(facts, cell), *_restless(facts, cell), *_unfinished(facts), *facts.caveats]
         ),
     )
+
+
+def _otherwise(facts: Facts) -> Verdict:
+    """Of a campaign that asks something else, or that came to nothing yet."""
+    told = otherwise.words(facts)
+    if told is None:
+        return _nothing(facts, "No run finished a cell with a figure, so there is no answer yet.")
+    caveats = " ".join([*_unfinished(facts), *facts.caveats])
+    excluded = " ".join(_excluded(facts))
+    return Verdict((Piece(told.finding),), "", told.sure, excluded, caveats)
 
 
 def _nothing(facts: Facts, why: str) -> Verdict:
