@@ -71,6 +71,39 @@ def test_continue_is_asked_for_once_and_only_while_the_body_is_missing() -> None
     assert not whole.take_continue()
 
 
+def fed(parser: RequestParser, stream: bytes, edges: list[int]) -> list[Request]:
+    return [r for a, b in itertools.pairwise(edges) for r in parser.feed(stream[a:b])]
+
+
+HUGE = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("came", [b"", b"abc"])
+@pytest.mark.parametrize(
+    "size", [b"ffffffffffffffff", b"FFFFFFFFFFFFFFFF;x=1", b"5000000", b"2\r\nab\r\n3ffffff"]
+)
+@given(at=st.lists(st.integers(0, 120), max_size=5))
+def test_a_chunk_that_is_too_large_is_not_waited_for(
+    size: bytes, came: bytes, at: list[int]
+) -> None:
+    """Wherever the bytes are split, and without the chunk's first byte."""
+    stream = HUGE + size + b"\r\n" + came
+    edges = [0, *sorted(min(n, len(stream)) for n in at), len(stream)]
+    with pytest.raises(BadRequestError, match="request body exceeds") as caught:
+        fed(RequestParser(), stream, edges)
+    assert caught.value.status == 413
+
+
+@given(st.lists(st.integers(0, 400), max_size=8), st.binary(min_size=1, max_size=90))
+def test_chunks_that_fit_are_taken_whatever_stands_in_them(at: list[int], body: bytes) -> None:
+    extension = b";ext=" + b"f" * 90
+    one = HUGE + b"%x%b\r\n%b\r\n0\r\n\r\n" % (len(body), extension, body)
+    stream = one + one
+    edges = [0, *sorted(min(n, len(stream)) for n in at), len(stream)]
+    found = fed(RequestParser(Limits(body=90)), stream, edges)
+    assert [bytes(r.body) for r in found] == [body, body]
+
+
 @pytest.mark.parametrize(
     "head",
     [

@@ -67,6 +67,10 @@ def configured(
     """
     told: dict[str, Any] = {}
     if path is not None:
+        if path.exists() and not path.is_file():
+            raise QuestionError(
+                "not a file, so that it cannot be read again", place=str(path), remedy="name a file"
+            )
         file = read(path).shaped(File)
         if any(engines.values()):
             raise QuestionError(

@@ -152,11 +152,15 @@ class _Reloading:
 
     async def _read(self, reload: Reload) -> None:
         try:
-            config = reload()
-        except TwolaneError as error:
-            log.error("not reloaded: %s", error)
+            config = await asyncio.to_thread(reload)  # a slow disk must not stop the streams
+            config = config.for_worker() if config.workers > 1 else config
+        except (TwolaneError, OSError, ValueError) as error:
+            log.error("not reloaded, the old configuration stays: %s", error)
             return
-        await self._proxy.reload(config.for_worker() if config.workers > 1 else config)
+        except Exception:  # whatever is in the file, what is served now goes on
+            log.exception("not reloaded, the old configuration stays")
+            return
+        await self._proxy.reload(config)
 
     def forget(self) -> None:
         with contextlib.suppress(ValueError, RuntimeError):

@@ -69,6 +69,7 @@ class _Draft:
     head_bytes: int = 0
     body: bytes | bytearray = b""
     complete_head: bool = False
+    chunked: bool = False
 
 
 class RequestParser:
@@ -81,6 +82,9 @@ class RequestParser:
         self._since_progress = 0
         self._requests: list[Request] = []
         self._wants_continue = False
+        self._chunk: int | None = None  # bytes that came of the chunk we are in
+        self._size_seen = False
+        self._before = b""  # the end of what came before, where a chunk's size may begin
 
     def feed(self, data: bytes) -> list[Request]:
         """The requests that `data` completes. Raises BadRequestError."""
@@ -105,6 +109,23 @@ class RequestParser:
             raise BadRequestError(400, f"not a valid HTTP/1.1 request: {error}") from None
         if self._since_progress > self._limits.head:
             raise self._too_long()
+        self._refuse_endless_chunk(data)
+
+    def _refuse_endless_chunk(self, data: bytes) -> None:
+        """A chunk announces its size: one that is too large is not waited for.
+
+        The parser does not tell the size; it stands before the bytes that came of the chunk.
+        """
+        if not self._draft.chunked or (self._chunk is not None and self._size_seen):
+            return
+        end = len(data) - (self._chunk or 0)
+        before = data[end - _SIZE_LINE : end] if end >= _SIZE_LINE else self._before + data[:end]
+        if self._chunk is None:
+            self._before = before[-_SIZE_LINE:]
+            return
+        self._size_seen = True
+        if len(self._draft.body) - self._chunk + _announced(before) > self._limits.body:
+            raise BadRequestError(413, f"request body exceeds {self._limits.body} bytes")
 
     def _take(self) -> list[Request]:
         requests, self._requests = self._requests, []
@@ -147,6 +168,7 @@ class RequestParser:
         self._since_progress = 0
         draft = self._draft
         draft.complete_head = True
+        draft.chunked = any(name == b"transfer-encoding" for name, _ in draft.headers)
         self._refuse_ambiguity(draft.headers)
         length = _content_length(draft.headers)
         if length > self._limits.body:
@@ -165,8 +187,16 @@ class RequestParser:
         if hosts > 1 or (version == "1.1" and not hosts):
             raise BadRequestError(400, "exactly one Host header is needed")
 
+    def on_chunk_header(self) -> None:
+        self._chunk, self._size_seen = 0, False
+
+    def on_chunk_complete(self) -> None:
+        self._chunk, self._before = None, b""
+
     def on_body(self, data: bytes) -> None:
         self._since_progress = 0
+        if self._chunk is not None:
+            self._chunk += len(data)
         draft = self._draft
         if len(draft.body) + len(data) > self._limits.body:
             raise BadRequestError(413, f"request body exceeds {self._limits.body} bytes")
@@ -191,6 +221,24 @@ class RequestParser:
                 draft.body,
             )
         )
+
+
+_SIZE_LINE = 64  # bytes of a chunk's first line that are looked at: 16 digits, and an extension
+
+
+def _announced(before: bytes) -> int:
+    """The size of the chunk whose bytes follow `before`.
+
+    0 where an extension hides it, and where more than the chunk's bytes came: its end, or a
+    trailer.
+    """
+    _, newline, line = before.removesuffix(b"\r\n").rpartition(b"\n")
+    if not newline or not before.endswith(b"\r\n"):
+        return 0
+    try:
+        return int(line.partition(b";")[0], 16)
+    except ValueError:
+        return 0
 
 
 def _content_length(headers: Headers) -> int:
