@@ -5,13 +5,17 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from http.client import HTTPException
-from typing import Any
+from http.client import HTTPException, HTTPResponse
+from typing import Any, Final
 
 import msgspec
 
+from twolane import clock
 from twolane.errors import AnswerError, QuestionError
 from twolane.wire import address
+
+LIST_S: Final = 10.0
+"""How long a server may take to say what it serves."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +64,21 @@ def find(url: str, model: str | None = None) -> Server:
     return Server(parts.hostname, port, chosen, length if isinstance(length, int) else None)
 
 
+def _whole(answer: HTTPResponse) -> bytes:
+    """The answer's body. Raises TimeoutError where it comes byte by byte, or never ends."""
+    deadline = clock.now_ns() + round(LIST_S * clock.NS)
+    parts = []
+    while part := answer.read1():
+        parts.append(part)
+        if clock.now_ns() > deadline:
+            raise TimeoutError(f"it did not end within {LIST_S:.0f} s")
+    return b"".join(parts)
+
+
 def _models(base: str) -> list[dict[str, Any]]:
     try:
-        with urllib.request.urlopen(f"{base}/v1/models", timeout=10) as answer:
-            told = msgspec.json.decode(answer.read())
+        with urllib.request.urlopen(f"{base}/v1/models", timeout=LIST_S) as answer:
+            told = msgspec.json.decode(_whole(answer))
     except urllib.error.HTTPError:
         return []  # it answers, and has no such list
     except (OSError, HTTPException, msgspec.DecodeError) as error:
