@@ -1,22 +1,25 @@
 """`twolane bench` against the golden engine: what it finds, refuses, drives and writes."""
 
 import asyncio
+import itertools
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
 from tests.golden_engine import Pace, serve
 
-from twolane import bench, report
+from twolane import bench, clock, report
 from twolane.analysis.results import load
 from twolane.cli import cli
+from twolane.clock import NS
 from twolane.config import parse_cell
 from twolane.errors import AnswerError, QuestionError
-from twolane.load import driver
+from twolane.load import driver, endpoint
 from twolane.records import AnyCell, Code, Event
 
 CELLS = [
@@ -102,16 +105,40 @@ async def test_a_server_that_answers_nothing_is_told_at_once(
             await bench.run(
                 server, CELLS[:1], tmp_path, told.append, seed=1, chat=chat, calibrated=False
             )
+    assert any("one token, at most 60 s" in event.text for event in told)
     (run,) = load(next(tmp_path.iterdir())).runs
     assert run.meta.status == "failed"
     assert "one token" in (run.meta.error or "")
 
 
-async def test_a_prompt_that_cannot_fit_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cell", ["fresh 128k", "fresh 99990"])
+async def test_what_cannot_fit_is_refused_before_anything_is_sent(
+    tmp_path: Path, cell: str
+) -> None:
     told.clear()
     with pytest.raises(QuestionError, match="context is 100000"):
-        await benched(tmp_path, Pace(), [parse_cell("fresh 128k")])
+        await benched(tmp_path, Pace(), [parse_cell(cell)])
     assert not told
+
+
+def test_a_list_of_models_that_never_ends_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One byte at a time is inside of every time limit of a socket."""
+    seconds = itertools.count()
+    monkeypatch.setattr(clock, "now_ns", lambda: next(seconds) * NS)
+
+    class Dripping:
+        read = 0
+
+        def read1(self) -> bytes:
+            self.read += 1
+            return b" "
+
+    answer = Dripping()
+    with pytest.raises(TimeoutError, match="did not end within 10 s"):
+        endpoint._whole(cast(Any, answer))
+    assert answer.read == 11
 
 
 def test_urls_and_engines_are_understood_or_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,9 @@ import pynvml
 import pytest
 
 from twolane import devices
+from twolane.config import load_campaign
+
+CONFIGS = Path(__file__).parents[1] / "configs"
 
 
 @pytest.fixture
@@ -57,6 +61,29 @@ def test_telemetry_leaves_out_what_the_driver_does_not_say() -> None:
     assert told["gpu1:sm_clock_mhz"] == 1979
     assert "gpu0:temperature_c" not in told
     assert telemetry.read() == {}
+
+
+@pytest.mark.parametrize(
+    ("cores", "load", "campaign", "said"),
+    [
+        (2, 0.6, "demo", "load 0.6 on 2 cores, of which the engines leave 0"),
+        (2, 0.4, "demo", ""),
+        (64, 0.6, "demo", ""),
+        (64, 40.0, "demo", "of which the engines leave 62"),
+        (64, 6.0, "budget_sweep_h200", ""),
+        (4, 1.1, "budget_sweep_h200", "of which the engines leave 1"),
+    ],
+)
+def test_a_host_is_busy_by_the_cores_that_are_left(
+    monkeypatch: pytest.MonkeyPatch, cores: int, load: float, campaign: str, said: str
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 9.0, 9.0))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    planned = load_campaign(CONFIGS / f"{campaign}.yaml")
+    layouts = [arm.layout for arm in planned.arms]
+    told = devices.busy(layouts, planned.models.node.platform)
+    assert said in told
+    assert bool(told) == bool(said)
 
 
 def test_a_host_without_a_driver_has_no_readings(monkeypatch: pytest.MonkeyPatch) -> None:

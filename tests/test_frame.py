@@ -97,6 +97,7 @@ def test_ctrl_c_to_the_whole_group_while_the_client_is_calibrated_is_no_tracebac
         (["up", "x.yaml", "a", "--arm", "b"], "two arms are named"),
         (["run", "x.yaml", "--dry-run", "--redo", "BUSY"], "without --resume"),
         (["run", str(DEMO), "--dry-run", "--allow", "ENV99"], "'ENV99', which is no rule"),
+        (["run", str(DEMO), "--dry-run", "--resume", "--redo", "BUSSY"], "did you mean 'BUSY'"),
     ],
 )
 def test_words_that_cannot_be_meant_are_refused(words: list[str], said: str) -> None:

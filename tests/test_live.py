@@ -226,3 +226,13 @@ def test_a_campaign_that_goes_on_counts_from_its_new_begin() -> None:
     assert progress.left_s(1200 * NS) == pytest.approx(3 * 100)
     progress.apply(event(1210, "end", "interrupted", run="", arm=None))
     assert "interrupted after 3:30" in drawn(progress, 5000)
+
+
+def test_runs_of_another_clock_are_not_counted_as_new() -> None:
+    """Parts that were put together: the first one's host had been up for longer."""
+    first = [begin(9000, total=4), event(9001, "place", total=4), event(9050, "done")]
+    progress = told(*first, begin(10, total=4, done=1, expect_s=120), total=None)
+    assert progress.left_s(20 * NS) == pytest.approx(110)
+    for one in (event(20, "place", run="r2", done=1, total=4), event(50, "done", run="r2")):
+        progress.apply(one)
+    assert progress.left_s(50 * NS) == pytest.approx(2 * 30)

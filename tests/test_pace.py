@@ -25,3 +25,13 @@ def test_first_guesses() -> None:
     assert estimate_s(parse_cell("interference victims=2 prompt=6000")) == 8 + 8 + 4 + 3
     assert estimate_s(parse_cell("c4 in512 out64 30s")) == 30
     assert estimate_s(parse_cell("needle 8000")) == 12
+
+
+def test_a_step_that_was_cut_took_no_time() -> None:
+    """Whoever goes on begins anew, hours later or on another clock."""
+    cell = parse_cell("interference victims=2 prompt=6000")
+    pace = Pace((cell,))
+    steps = [(0, "launch"), (9000, "begin"), (9001, "launch"), (9002, "cell")]
+    for at_s, step in steps:
+        pace.annotate(event(at_s, step))
+    assert pace.expect_s("", "launch:") == 1.0

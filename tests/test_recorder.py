@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +67,34 @@ async def test_a_dead_engine_is_explained(tmp_path: Path, monkeypatch: pytest.Mo
     assert cause.fix in meta.error
     assert any(e.step == "note" and "RUN08" in e.text for e in told)
     assert told[-1].step == "failed"
+
+
+def test_runs_that_begin_in_one_second_have_unlike_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In other folders too: parts of a campaign are put together later."""
+    monkeypatch.setattr(recorder, "wall", lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+    demo = dataclasses.replace(load_campaign(ROOT / "configs/demo.yaml"), blocks=2)
+    steps = plan.runs(demo)
+    names = [recorder.new_run_folder(tmp_path / step.key, demo, step).name for step in steps]
+    assert len(set(names)) == len(steps)
+    assert all("__16k__vllm__0102-030405-" in name for name in names)
+    again = recorder.new_run_folder(tmp_path / steps[0].key, demo, steps[0]).name
+    assert again == f"{names[0]}b"
+    monkeypatch.setattr(recorder, "boot_id", lambda: "another host")
+    assert recorder.new_run_folder(tmp_path / "there", demo, steps[0]).name not in names
+
+
+def test_two_campaigns_that_begin_at_once_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process makes the folder after it was found free."""
+    make = Path.mkdir
+
+    def late(path: Path, *args: Any, **kwargs: Any) -> None:
+        if path == tmp_path / "demo" / "runs" and not path.exists():
+            make(path, parents=True)
+        make(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", late)
+    assert recorder.new_folder(tmp_path, "demo") == tmp_path / "demo-2"

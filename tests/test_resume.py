@@ -26,6 +26,7 @@ from twolane.records import (
     Event,
     Request,
     RunMeta,
+    read_json,
     write_json,
 )
 from twolane.resume import CUT, finished_key, latest_folder, left_over
@@ -100,7 +101,39 @@ def test_a_run_with_a_code_is_done_again_where_that_is_asked(
     assert left_over(planned, folder).runs == planned[1:]
     assert left_over(planned, folder, ["CACHE"]).runs == planned[1:]
     left = left_over(planned, folder, ["BUSY"])
-    assert (left.runs, left.cut, left.carried) == (planned, (run,), {})
+    assert (left.runs, left.cut, left.carried) == (planned, {run: planned[0].key}, {})
+
+
+def test_a_run_on_other_devices_is_the_same_work(tmp_path: Path) -> None:
+    """A part that was measured elsewhere counts; one that was cut there is done again here."""
+    demo = load_campaign(CONFIGS / "demo.yaml")
+    planned = plan.runs(demo)
+    groups = {"GROUP_A": (4,), "GROUP_B": (5,)}
+    there = plan.on_groups(demo, groups)
+    folder = new_folder(tmp_path, "demo")
+    done, cut = leave(folder, "a", there[0].key), leave(folder, "b", there[1].key, "failed")
+    for run in (done, cut):
+        meta = read_json(run / "run.json", RunMeta)
+        config = meta.config | {"node": {"platform": "cpu", "groups": groups}}
+        write_json(run / "run.json", msgspec.structs.replace(meta, config=config))
+    left = left_over(planned, folder, on=lambda groups: plan.on_groups(demo, groups))
+    assert (left.runs, left.elsewhere) == (planned[1:], 1)
+    assert left.cut == {cut: planned[1].key}
+    with pytest.raises(QuestionError, match="another question"):
+        left_over(planned, folder)
+
+
+@pytest.mark.parametrize("groups", [None, {}, {"groups": 3}, {"groups": {"GROUP_A": "x"}}])
+def test_groups_that_are_none_make_it_another_question(
+    tmp_path: Path, planned: tuple[PlannedRun, ...], groups: Any
+) -> None:
+    folder = new_folder(tmp_path, "demo")
+    run = leave(folder, "a", "another")
+    meta = read_json(run / "run.json", RunMeta)
+    config = meta.config | {"node": groups}
+    write_json(run / "run.json", msgspec.structs.replace(meta, config=config))
+    with pytest.raises(QuestionError, match="another question"):
+        left_over(planned, folder, on=lambda _: planned)
 
 
 def test_a_run_without_a_readable_account_counts_as_cut(tmp_path: Path) -> None:

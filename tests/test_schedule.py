@@ -102,3 +102,17 @@ def test_a_time_budget_ends_before_a_run_that_would_not(demo: Campaign, tmp_path
     assert not todo.exceeds(999 - a_run, second)
     assert todo.exceeds(1001 - a_run, second)
     assert not schedule.prepare(demo, tmp_path).exceeds(1e9, second)
+
+
+def test_where_nothing_is_to_be_resumed_the_plan_says_so(demo: Campaign, tmp_path: Path) -> None:
+    todo = schedule.prepare(demo, tmp_path, continued=True)
+    said = f"note: nothing to resume under {tmp_path}: a new campaign"
+    assert said in schedule.as_text(todo)
+    assert json.loads(schedule.as_json(todo))["notes"] == [said.removeprefix("note: ")]
+    assert schedule.prepare(demo, tmp_path).notes == ()
+
+
+def test_a_code_that_is_none_is_refused(demo: Campaign, tmp_path: Path) -> None:
+    with pytest.raises(QuestionError, match="no code 'NOPE'") as refused:
+        schedule.prepare(demo, tmp_path, continued=True, redo=["BUSY", "NOPE"])
+    assert "BUSY" in refused.value.remedy

@@ -13,7 +13,7 @@ import hashlib
 import re
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,7 @@ from twolane.analysis import measures
 from twolane.analysis.counted import counted
 from twolane.analysis.stats import Values, summarise
 from twolane.clock import boot_id, now_ns, wall
+from twolane.config.cells import tokens_needed
 from twolane.engines import metrics
 from twolane.engines.sampler import Sampler
 from twolane.errors import AnswerError, QuestionError
@@ -55,6 +56,9 @@ from twolane.seal import RequestFile
 from twolane.wire import address
 
 __all__ = ["Outcome", "Server", "answer", "engines_by_name", "find", "run"]
+
+PROBE_S: Final = 60.0
+"""How long the first token may take: a server that is up may be busy with a long prompt."""
 
 _ROLES: Final[tuple[EngineRole, ...]] = ("prefill", "decode")
 
@@ -122,12 +126,12 @@ def _refuse(server: Server, cells: Sequence[AnyCell], *, chat: bool) -> None:
             f"cell {again!r} was given twice", place="--cell", remedy="run bench again to repeat it"
         )
     for cell in cells:
-        if server.context is not None and cell.prompt >= server.context:
+        if server.context is not None and (needs := tokens_needed(cell)) > server.context:
             raise QuestionError(
-                f"cell {cell.id!r} needs {cell.prompt} tokens of prompt, the server's context "
-                f"is {server.context}",
+                f"cell {cell.id!r} needs {needs} tokens for a prompt and its answer, the server's "
+                f"context is {server.context}",
                 place=server.url,
-                remedy="shorten the prompt, or start the server with a longer context",
+                remedy="shorten prompt or answer, or start the server with a longer context",
             )
         if chat and isinstance(cell, RampCell):
             raise QuestionError(
@@ -203,8 +207,8 @@ class _Bench:
             if self.calibrated and (found := await calibrate(self.cells, seed=self.seed)):
                 self.resolution_ms = found.stall_ms
                 self._tell("note", str(found))
-            self._tell("note", "asking the server for one token")
-            self.form = await form_of(self._target())
+            self._tell("note", f"asking the server for one token, at most {PROBE_S:.0f} s")
+            self.form = await form_of(replace(self._target(), patience_s=PROBE_S))
             if self.form == "ids":
                 self._tell("note", "to this server a byte is not a token: prompts are token ids")
             async with self.sampler.every_second(self.engines):

@@ -19,6 +19,7 @@ from twolane.analysis.stats import summarise
 from twolane.claims import Claim
 from twolane.clock import NS, now_ns
 from twolane.config import Campaign
+from twolane.config.cells import GREEDY_ANSWER
 from twolane.engines import release
 from twolane.engines.fleet import Fleet
 from twolane.engines.hosttime import HostTime
@@ -42,9 +43,6 @@ from twolane.records import (
     write_json,
 )
 from twolane.schedule import Schedule
-
-GREEDY_TOKENS = 32
-"""Length of a greedy probe's answer: one wrong KV block changes it, and it costs under a second."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +92,8 @@ async def run(
             folder, todo.pace, told, done=todo.total - len(todo.left.runs), total=todo.total,
             expect_s=todo.total_s,
         ) as journal:  # fmt: skip
-            if continued and todo.folder is None:
-                journal.note(f"nothing to resume under {results}: a new campaign in {folder}")
+            for note in todo.notes:
+                journal.note(note)
             todo.left.set_aside()
             metas = await _every_run(todo, folder, journal, claim, halt or Halt())
     return Outcome(folder, tuple(metas))
@@ -108,7 +106,8 @@ async def _every_run(
     if campaign.models.node.platform == "gpu":
         held = {d for step in todo.runs for e in step.layout.engines for d in e.devices}
         await release.require_free(sorted(held))
-    if why := devices.busy():
+    layouts = [step.layout for step in todo.runs]
+    if why := devices.busy(layouts, campaign.models.node.platform):
         journal.note(why)
     resolution = await calibrate(campaign.cells, seed=campaign.seed) if todo.runs else None
     if resolution is not None:
@@ -190,7 +189,8 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
     answered = recorder.answered(cell)
     requests: list[Request] = []
     result = await recorder.drive(fleet, cell, requests, answered)
-    foreign_share = began.foreign_share(HostTime.read(fleet.pids))
+    ended = HostTime.read(fleet.pids)
+    foreign_share, waited_share = began.foreign_share(ended), began.waited_share(ended)
     after = await recorder.sampler.take(f"end:{cell.id}")
     block_size = max((e.block_size or 1 for e in fleet.engines), default=1)
     codes += judge(
@@ -208,6 +208,7 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
         engines_held=recorder.sampler.in_flight(result.window_ns),
         # A GPU host has cores to spare; where an engine is a core, others' work is its handicap.
         foreign_share=foreign_share if recorder.on_cores else None,
+        waited_share=waited_share,
     )
     # What an earlier run had answered was counted by engines that are gone: judged by itself.
     known = {code.code for code in codes}
@@ -223,6 +224,7 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
             | counted(before, after)
             | {
                 "foreign_cpu_share": round(foreign_share, 4),
+                "waited_for_core_share": None if waited_share is None else round(waited_share, 4),
                 "resolution_ms": recorder.resolution_ms,
             },
             codes=codes,
@@ -265,7 +267,7 @@ async def _greedy(recorder: Recorder, fleet: Fleet, lengths: Sequence[int]) -> d
         Question(
             needle.echo(length, seed).text,
             tokens=length,
-            output=GREEDY_TOKENS,
+            output=GREEDY_ANSWER,
             role="greedy",
             index=i,
         )

@@ -9,7 +9,6 @@ free when nothing of a run lives any more, not when twolane has gone.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import tempfile
 import time
@@ -20,7 +19,7 @@ from typing import Final
 
 import psutil
 
-from twolane import devices
+from twolane import devices, lock
 from twolane.config import Layout
 from twolane.config.models import Platform
 from twolane.errors import QuestionError
@@ -92,21 +91,10 @@ def _others(ours: Collection[str]) -> tuple[str, ...]:
     """Who holds other devices of this host, each once: what for, and its process id."""
     found: dict[str, None] = {}
     for path in sorted(folder().glob("*.lock")):
-        if path.stem not in ours and _is_held(path):
+        if path.stem not in ours and lock.is_taken(path):
             pid, what = _holder(path)
             found[f"{what or 'another run'} (pid {pid}) holds {path.stem}"] = None
     return tuple(found)
-
-
-def _is_held(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def _said(kind: Platform, number: int) -> str:
@@ -156,9 +144,7 @@ def _try(path: Path, what: str) -> int | None:
         descriptor = os.open(path, flags, 0o666)
     except PermissionError:  # the file is another user's: it can be locked all the same
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not lock.take(descriptor):
         os.close(descriptor)
         return None
     with contextlib.suppress(OSError):

@@ -154,18 +154,27 @@ def describe() -> dict[str, Any]:
     }
 
 
-def busy() -> str:
+def busy(layouts: Iterable[Layout], kind: Platform) -> str:
     """Why times taken on this host now would be noise; empty if nothing speaks for it.
 
-    Half a core's worth of others' work halves what a pinned engine gets in some of its steps.
+    Others may use half of the cores that `layouts` leave, since clients and routers work there
+    too; where they leave none, half a core: it halves what a pinned engine gets in some steps.
     """
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    if load <= 0.5:
+    left = max(0, cores - max((_cores(layout, kind) for layout in layouts), default=0))
+    if load <= max(0.5, left / 2):
         return ""
     return (
-        f"this host is busy (load {load:.1f} on {cores} cores): pauses and rates will be noisier; "
-        "close other programs for better numbers"
+        f"this host is busy (load {load:.1f} on {cores} cores, of which the engines leave {left}): "
+        "pauses and rates will be noisier; close other programs for better numbers"
     )
+
+
+def _cores(layout: Layout, kind: Platform) -> int:
+    """How many host cores its engines keep busy: theirs, or with GPUs one for each rank's worker
+    and two for the scheduler and the API server of each engine."""
+    ranks = sum(len(engine.devices) for engine in layout.engines)
+    return ranks if kind == "cpu" else ranks + 2 * len(layout.engines)
 
 
 def _cpu_model() -> str:

@@ -1,17 +1,23 @@
 """events.jsonl: everything that happens in a campaign, as it happens, for whoever watches.
 
 Rules of this file: one process at a time writes a campaign's folder. It holds the file's lock, so
-that another terminal can tell a campaign that is running from one that was cut.
+that another terminal can tell a campaign that is running from one that was cut. What one process
+wrote is a stretch: it has one clock, and in it a step ends with the next line of its run. So
+stretches may be put one behind the other, in the order in which they began, but never into each
+other, not even those of processes that ran at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
+import msgspec
+
+from twolane import lock
+from twolane.analysis.reading import UNREADABLE
 from twolane.clock import now_ns
 from twolane.errors import QuestionError
 from twolane.pace import Pace
@@ -44,7 +50,7 @@ class Journal:
             expect_s=expect_s,
         )  # fmt: skip
         self._file = Appender(folder / FILE)
-        if not _locked(self._file.fileno()):
+        if not lock.take(self._file.fileno()):
             self._file.close()
             raise QuestionError(
                 "another twolane writes this folder",
@@ -56,12 +62,7 @@ class Journal:
         self.tell(self._begin)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         try:
             self._say("end", "done" if error is None else _why(error))
         finally:
@@ -86,23 +87,57 @@ def _why(error: BaseException) -> str:
     return f"ended early: {error or type(error).__name__}"
 
 
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True  # a file system without locks cannot tell
-    return True
-
-
 def is_written(folder: Path) -> bool:
     """Whether some process writes the campaign in `folder` now."""
-    try:
-        with (folder / FILE).open("rb") as file:
-            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+    return lock.is_taken(folder / FILE)
+
+
+# ------------------------------------------------------------------------------------ stretches
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What one process wrote: its lines, as they are, and the runs that they tell of."""
+
+    lines: tuple[bytes, ...]
+    runs: frozenset[str]
+
+
+def stretches(folder: Path) -> tuple[list[Stretch], int]:
+    """What is in a campaign's events.jsonl, and how many of its lines cannot be read."""
+    found: list[tuple[list[bytes], set[str]]] = []
+    unread = 0
+    path = folder / FILE
+    for line in path.read_bytes().splitlines(keepends=True) if path.is_file() else ():
+        try:
+            event = _event(line)
+        except UNREADABLE:
+            unread += bool(line.strip())
+            continue
+        if event.step == "begin" or not found:
+            found.append(([], set()))
+        found[-1][0].append(line.rstrip(b"\n") + b"\n")
+        found[-1][1].update({event.run} - {""})
+    return [Stretch(tuple(lines), frozenset(runs)) for lines, runs in found], unread
+
+
+def joined(files: Sequence[Sequence[Stretch]], began: Mapping[str, str]) -> list[bytes]:
+    """The lines of several files as one: each stretch once, at its longest, in the order in which
+    they began. `began` are the runs' starts, in UTC; a stretch without a run stays behind the one
+    before it."""
+    longest: dict[bytes, Stretch] = {}
+    for stretch in (one for file in files for one in file):
+        known = longest.setdefault(stretch.lines[0], stretch)
+        if len(stretch.lines) > len(known.lines):
+            longest[stretch.lines[0]] = stretch
+    when: dict[bytes, str] = {}
+    for file in files:
+        last = ""
+        for stretch in file:
+            last = min((began[run] for run in stretch.runs if run in began), default=last)
+            when[stretch.lines[0]] = max(last, when.get(stretch.lines[0], ""))
+    order = sorted(longest, key=lambda first: when[first])
+    return [line for first in order for line in longest[first].lines]
+
+
+_event = msgspec.json.Decoder(Event).decode

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 import msgspec
@@ -79,6 +78,7 @@ class Progress:
         self.notes: list[str] = []
         self.began_ns: int | None = None
         self.done_before = 0  # runs that this part of the campaign has not to do
+        self.earlier: frozenset[str] = frozenset()  # runs of the parts before, on any clock
         self.expect_s: float | None = None  # from then on
         self.over = ""  # how it ended
         self.last_ns = 0
@@ -106,6 +106,7 @@ class Progress:
         """A campaign that goes on begins anew: its clock, and its count of what is left."""
         self.began_ns, self.expect_s, self.over = event.t_ns, event.expect_s, ""
         self.done_before, self.total = event.done or 0, event.total or self.total
+        self.earlier = frozenset(self.runs)
 
     def _cut_short(self, now: int) -> None:
         """Runs that have no end of their own got none: whoever drove them is gone."""
@@ -165,7 +166,7 @@ class Progress:
     def left_s(self, now: int) -> float | None:
         """Seconds until the campaign ends: by its finished runs, before them by its forecast."""
         began = self.began_ns or 0
-        here = [run for run in self.runs.values() if run.began_ns >= began]
+        here = [run for run in self.runs.values() if run.id not in self.earlier]
         finished = [run for run in here if run.ending == "done"]
         if not finished or self.total is None:
             return None if self.expect_s is None else max(0.0, self.expect_s - (now - began) / NS)
@@ -324,12 +325,7 @@ class LiveView:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live:
             self._live.stop()
 

@@ -59,6 +59,8 @@ class Pace:
 
     def annotate(self, event: Event) -> Event:
         """`event` with what its step should take, where it begins one that is known."""
+        if event.step == "begin":
+            self._open = None  # whoever was in a step then is gone
         if event.step not in (*_STEPS, "done", "failed"):
             return event
         self._close(event)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import random
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -41,6 +42,14 @@ def runs(campaign: Campaign) -> tuple[PlannedRun, ...]:
             key = _key(campaign, arm, block)
             planned.append(PlannedRun(key, arm, layout, block, len(planned), seed))
     return tuple(planned)
+
+
+def on_groups(campaign: Campaign, groups: Mapping[str, tuple[int, ...]]) -> tuple[PlannedRun, ...]:
+    """The same runs on a node whose groups hold these devices."""
+    node = replace(campaign.models.node, groups=groups)
+    places = {name: (name, devices) for name, devices in groups.items()}
+    arms = tuple(replace(arm, layout=arm.layout.swapped(places)) for arm in campaign.arms)
+    return runs(replace(campaign, arms=arms, models=replace(campaign.models, node=node)))
 
 
 def block_order(campaign: Campaign, block: int) -> list[Arm]:

@@ -324,7 +324,7 @@ def new_folder(results: Path, name: str) -> Path:
     """A fresh campaign folder: `name`, or `name-2` ... where an earlier campaign lies there."""
     for n in range(1, 10_000):
         folder = results / (name if n == 1 else f"{name}-{n}")
-        if not (folder / "runs").exists():
+        with contextlib.suppress(FileExistsError):
             (folder / "runs").mkdir(parents=True)
             return folder
     raise QuestionError(
@@ -333,11 +333,15 @@ def new_folder(results: Path, name: str) -> Path:
 
 
 def new_run_folder(root: Path, campaign: Campaign, planned: PlannedRun) -> Path:
-    """`<model>__<layout>__<context>__vllm__<MMDD-HHMMSS>`, and a letter if that is taken."""
+    """`<model>__<layout>__<context>__vllm__<MMDD-HHMMSS>-<6 digits>`, and a letter if taken.
+
+    The digits tell apart runs that other processes, or other hosts, begin in the same second.
+    """
     context = campaign.context
     length = f"{context // 1024}k" if context % 1024 == 0 else str(context)
     stamp = wall().strftime("%m%d-%H%M%S")
-    base = f"{campaign.model.name}__{planned.layout.name}__{length}__vllm__{stamp}"
+    digits = seal.of_bytes(f"{planned.key} {boot_id()}".encode())[:6]
+    base = f"{campaign.model.name}__{planned.layout.name}__{length}__vllm__{stamp}-{digits}"
     for suffix in ["", *"bcdefghijk"]:
         folder: Path = root / "runs" / (base + suffix)
         with contextlib.suppress(FileExistsError):

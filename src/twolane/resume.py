@@ -4,20 +4,21 @@ Rules of this file: what is done is read off the disk alone, by the keys in run.
 holds after a power cut on this host and for results that were carried over from another one. A
 run that was cut is set aside, whole, and done again, since its engines are gone. Where it died in
 a ramp, which may have taken hours to get there, the new run goes on at the turn that was not
-answered. Nothing is deleted.
+answered. Nothing is deleted. A run on other devices of a node is the same work: its devices are a
+recorded fact, and a difference between arms in them is a confound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from twolane.analysis import integrity
 from twolane.analysis.measures import tpot_ns
-from twolane.analysis.reading import Faults
+from twolane.analysis.reading import UNREADABLE, Faults
 from twolane.errors import QuestionError
 from twolane.plan import PlannedRun
 from twolane.records import (
@@ -32,6 +33,12 @@ from twolane.records import (
 
 CUT = "cut"
 """Beside `runs`: runs that did not come to their end and were done again. No figure reads it."""
+
+Groups = dict[str, tuple[int, ...]]
+"""A node's groups: their devices, by name."""
+
+OnGroups = Callable[[Groups], Iterable[PlannedRun]]
+"""The campaign's runs in order, planned for a node whose groups hold these devices."""
 
 
 @dataclass(frozen=True)
@@ -74,19 +81,21 @@ class Carried:
 
 @dataclass(frozen=True)
 class Left:
-    """What is left to do: `runs` in order, `cut` folders to set aside, by run's key what is
-    `carried` over into it."""
+    """What is left to do: `runs` in order, `cut` folders to set aside with their runs' keys (None
+    where it cannot be read), by run's key what is `carried` over into it. Of what is done,
+    `elsewhere` runs were measured on other devices than the campaign names now."""
 
     runs: tuple[PlannedRun, ...]
-    cut: tuple[Path, ...] = ()
+    cut: Mapping[Path, str | None] = field(default_factory=dict)
     carried: Mapping[str, Carried] = field(default_factory=dict)
+    elsewhere: int = 0
 
     def only(self, blocks: Collection[int]) -> Left:
         """The runs of these blocks alone; cut runs of other blocks stay where they are."""
         runs = tuple(run for run in self.runs if run.block in blocks)
         keys = {run.key for run in runs}
-        cut = tuple(path for path in self.cut if _key(path) in (keys | {None}))
-        return Left(runs, cut, self.carried)
+        cut = {path: key for path, key in self.cut.items() if key is None or key in keys}
+        return replace(self, runs=runs, cut=cut)
 
     def set_aside(self) -> None:
         """Move the cut runs out of the way of those that will do their work."""
@@ -107,51 +116,90 @@ def latest_folder(results: Path, name: str) -> Path | None:
     return found
 
 
-def left_over(planned: Sequence[PlannedRun], folder: Path, redo: Collection[str] = ()) -> Left:
+def left_over(
+    planned: Sequence[PlannedRun],
+    folder: Path,
+    redo: Collection[str] = (),
+    on: OnGroups | None = None,
+) -> Left:
     """What of `planned` the results in `folder` do not hold as done. Changes nothing.
 
     A run with a cell that has one of the codes `redo` is to be done again, like one that was cut.
+    `on` plans the campaign for other devices, so that what was measured there is known again.
     Raises QuestionError if `folder` holds finished runs of another question.
     """
+    keys = _Keys(planned, on)
     done: dict[str, Path] = {}
-    cut: list[Path] = []
+    cut: dict[Path, str | None] = {}
     for run in sorted(path for path in (folder / "runs").iterdir() if path.is_dir()):
-        key = finished_key(run)
-        if key is None or _codes(run) & set(redo):
-            cut.append(run)
+        key = keys.of(run)
+        if key is None or finished_key(run) is None or _codes(run) & set(redo):
+            cut[run] = key
         else:
             done[key] = run
     _require_same_question(done, (step.key for step in planned), folder)
     left = tuple(step for step in planned if step.key not in done)
-    keys = {step.key for step in left}
+    undone = {step.key for step in left}
     carried = {
         key: kept
-        for run in cut
-        if (key := _key(run)) in keys and key is not None and (kept := _carried(run)) is not None
+        for run, key in cut.items()
+        if key in undone and key is not None and (kept := _carried(run)) is not None
     }
-    return Left(left, tuple(cut), carried)
+    return Left(left, cut, carried, sum(_key(run) != key for key, run in done.items()))
+
+
+class _Keys:
+    """The planned run's key of a run on disk, also where that was measured on other devices."""
+
+    def __init__(self, planned: Sequence[PlannedRun], on: OnGroups | None) -> None:
+        self._planned = [run.key for run in planned]
+        self._on = on
+        self._here: dict[str, str] = {}  # keys on other devices, and what they are on these
+        self._asked: list[Groups] = []
+
+    def of(self, run: Path) -> str | None:
+        """None where it cannot be read, its own where it is none of the campaign's."""
+        key = _key(run)
+        if key is None or key in self._planned:
+            return key
+        groups = _groups(run)
+        if self._on is not None and groups is not None and groups not in self._asked:
+            self._asked.append(groups)
+            there = (step.key for step in self._on(groups))
+            self._here |= dict(zip(there, self._planned, strict=True))
+        return self._here.get(key, key)
 
 
 def finished_key(run: Path) -> str | None:
     """Key of the run in folder `run`; None if it did not come to its end, cannot be read, or is a
     copy: its folder bears another name than the run."""
-    meta = _meta(run)
+    meta = read_meta(run)
     if meta is None or meta.status != "done" or meta.id != run.name:
         return None
     return _key(run)
 
 
-def _meta(run: Path) -> RunMeta | None:
+def read_meta(run: Path) -> RunMeta | None:
+    """What the run in folder `run` says of itself; None where that cannot be read."""
     try:
         return read_json(run / "run.json", RunMeta)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, *UNREADABLE):
         return None
 
 
 def _key(run: Path) -> str | None:
-    meta = _meta(run)
+    meta = read_meta(run)
     key = meta.config.get("key") if meta is not None else None
     return key if isinstance(key, str) else None
+
+
+def _groups(run: Path) -> Groups | None:
+    meta = read_meta(run)
+    node = meta.config.get("node") if meta is not None else None
+    try:
+        return msgspec.convert(node["groups"], Groups) if isinstance(node, dict) else None
+    except (KeyError, msgspec.ValidationError):
+        return None
 
 
 def _codes(run: Path) -> set[str]:
@@ -162,7 +210,7 @@ def _codes(run: Path) -> set[str]:
 def _carried(run: Path) -> Carried | None:
     """What the cut run in folder `run` leaves; None unless it died in a ramp that had begun, and
     all that it had measured is as it was written."""
-    meta = _meta(run)
+    meta = read_meta(run)
     if meta is None:
         return None
     checked = integrity.check(run, meta, Faults())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ import msgspec
 
 from twolane import devices, plan, resume
 from twolane.config import Campaign
+from twolane.config.source import nearest
 from twolane.engines import installed
 from twolane.errors import QuestionError
 from twolane.inspection import preflight_campaign
 from twolane.pace import LAUNCH_S, PREFILL_TOK_S, Pace, clock_text
 from twolane.plan import PlannedRun
 from twolane.records import Event, read_jsonl
+from twolane.report.codes import CODES
 from twolane.resume import Left
 
 CALIBRATION_S = 10.0
@@ -34,7 +37,7 @@ class Schedule:
 
     `folder` is the one to go on in, None for a new one; `total` counts the campaign's runs, done
     or not; `pace` has seen `measured_in`, an earlier folder of the same campaign, if there is one.
-    `obstacle` is why this host cannot run it.
+    `obstacle` is why this host cannot run it; `notes` are what a person should know before.
     """
 
     campaign: Campaign
@@ -44,6 +47,7 @@ class Schedule:
     pace: Pace
     measured_in: Path | None
     obstacle: QuestionError | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def runs(self) -> tuple[PlannedRun, ...]:
@@ -89,12 +93,7 @@ def prepare(
     `obstacle`: a campaign may be planned on another host than the one it is for.
     """
     planned = plan.runs(campaign)
-    if beyond := sorted(b + 1 for b in blocks if b >= campaign.blocks):
-        raise QuestionError(
-            f"no block {beyond[0]}",
-            place=str(campaign.path),
-            remedy=f"the campaign has {campaign.blocks} block(s), counted from 1",
-        )
+    _refuse(campaign, blocks, redo)
     preflight_campaign(campaign)
     kind = campaign.models.node.platform
     obstacle = None
@@ -105,13 +104,37 @@ def prepare(
         obstacle = lacking
     newest = resume.latest_folder(results, campaign.name)
     folder = newest if continued else None
-    left = resume.left_over(planned, folder, redo) if folder else Left(planned)
+    on = partial(plan.on_groups, campaign)
+    left = resume.left_over(planned, folder, redo, on) if folder else Left(planned)
     if blocks:
         left = left.only(blocks)
     before = list(_events(newest)) if newest else []
     pace = Pace((*campaign.gates, *campaign.cells), _prefill_tok_s(campaign), before)
     measured_in = newest if pace.seen else None
-    return Schedule(campaign, left, folder, len(planned), pace, measured_in, obstacle)
+    notes = [f"nothing to resume under {results}: a new campaign"] * (continued and not folder)
+    if left.elsewhere and left.runs:
+        notes.append(_elsewhere(left.elsewhere))
+    return Schedule(campaign, left, folder, len(planned), pace, measured_in, obstacle, tuple(notes))
+
+
+def _refuse(campaign: Campaign, blocks: Collection[int], redo: Collection[str]) -> None:
+    if beyond := sorted(b + 1 for b in blocks if b >= campaign.blocks):
+        raise QuestionError(
+            f"no block {beyond[0]}",
+            place=str(campaign.path),
+            remedy=f"the campaign has {campaign.blocks} block(s), counted from 1",
+        )
+    if unknown := sorted(set(redo) - CODES.keys()):
+        raise QuestionError(
+            f"no code {unknown[0]!r}", place="--redo", remedy=nearest(unknown[0], list(CODES))
+        )
+
+
+def _elsewhere(count: int) -> str:
+    return (
+        f"{count} of the runs here were measured on other devices: what is left goes to those that "
+        "the campaign names, and the confounds tell the difference"
+    )
 
 
 def launch_s(campaign: Campaign, results: Path, arm: str) -> float:
@@ -156,6 +179,7 @@ def as_json(schedule: Schedule) -> bytes:
         "expect_s": round(schedule.total_s),
         "basis": schedule.basis,
         "obstacle": str(schedule.obstacle) if schedule.obstacle else None,
+        "notes": schedule.notes,
         "gates": [gate.id for gate in campaign.gates],
         "runs": [_run(schedule, run) for run in schedule.runs],
     }
@@ -191,6 +215,7 @@ def as_text(schedule: Schedule) -> str:
     lines = [f"{campaign.name}: {len(runs)} of {schedule.total} runs to do"]
     if schedule.folder:
         lines[0] += f", going on in {schedule.folder}"
+    lines += [f"note: {note}" for note in schedule.notes]
     wide = max((len(run.arm.name) for run in runs), default=0)
     for run in runs:
         lines.append(

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from twolane import plan
 from twolane.config import load_campaign, parse_cell, parse_size
+from twolane.config.cells import NEEDLE_ANSWER, tokens_needed
 from twolane.errors import ConfigError, QuestionError
+from twolane.gates import needle
 from twolane.records import GridCell, InterferenceCell, NeedleCell
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -110,11 +112,45 @@ def test_cells_read_back_from_their_ids() -> None:
         ("mix long=60k share=1.5 rate=20", "at most 1"),
         ("mix rate=inf", "not a number"),
         ("mix rate=2 3s 4s", "one time"),
+        ("mix rate=1e-3 604801s", "at most a week"),
+        ("c1 in8 out8 " + "9" * 400 + "s", "at most a week"),
+        ("interference victims=1 prompt=8 quiet=99999999", "at most a week"),
+        ("fresh " + "9" * 400, "not a size"),
+        ("c" + "9" * 5000 + " in8 out8", "unknown cell"),
+        ("c1 in8 out8 n" + "9" * 5000, "unknown word"),
+        ("fresh 1k n=" + "9" * 5000, "not a number"),
+        ("trace /dev/zero", "not a file"),
+        ("trace /", "not a file"),
+        ("trace a\0b", "cannot be read"),
     ],
 )
 def test_a_cell_that_cannot_be_says_why(text: str, says: str) -> None:
     with pytest.raises(QuestionError, match=says):
         parse_cell(text)
+
+
+def test_a_trace_that_would_never_end_is_refused(tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text('{"timestamp": 90000000, "input_length": 8}\nnot a request\n')
+    assert parse_cell(f"trace {trace} n=1").prompt == 8, "what is not sent is not read"
+    for pace in ("speed=0.01", "rate=1e-9"):
+        with pytest.raises(QuestionError, match="would last"):
+            parse_cell(f"trace {trace} n=1 {pace}")
+    with pytest.raises(QuestionError, match="not a request"):
+        parse_cell(f"trace {trace}")
+
+
+def test_answers_that_no_cell_says_are_as_long_as_they_are_asked() -> None:
+    assert NEEDLE_ANSWER == needle.ANSWER_TOKENS
+
+
+def test_a_trace_needs_its_longest_request(tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text(
+        '{"prompt": "aaaa", "output": 9}\n{"prompt": "a", "output": 5}\n{"prompt": "aaaaaa"}\n'
+    )
+    assert tokens_needed(parse_cell(f"trace {trace} rate=1 n=2")) == 13
+    assert tokens_needed(parse_cell(f"trace {trace} rate=1")) == 70
 
 
 WORDS = ["ramp", "fresh", "mix", "8k", "1m", "n=2", "users=2", "turns=3", "after=1k", "out=8",
@@ -208,6 +244,22 @@ def test_runs_are_the_same_wherever_the_models_folder_lies(tmp_path: Path) -> No
     ("old", "new", "what"),
     [
         ("greedy: [60", "greedy: [99999999999", "context is 16384"),
+        ("greedy: [60", "greedy: [16360", "16360 tokens and 32 of its answer, context is 16384"),
+        ("gates: [needle 500", "gates: [needle 16375", "needs 16387 tokens"),
+        ("c4 in512 out64 n36", "c4 in16300 out640", "needs 16940 tokens"),
+        ("c4 in512 out64 n36", "fresh 16300 out=640", "needs 16940 tokens"),
+        ("c4 in512 out64 n36", "ramp 16384", "needs 16448 tokens"),
+        ("c4 in512 out64 n36", "mix rate=1 short=16000 out=500", "needs 16500 tokens"),
+        ("c4 in512 out64 n36", "interference victims=1 prompt=16380", "needs 16396 tokens"),
+        (
+            "c4 in512 out64 n36",
+            "interference victims=1 prompt=60 victim_prompt=16k",
+            "needs 16385 tokens",
+        ),
+        ("budget: 256,", 'budget: 256, env: {A: "x\\0y"},', "no command line can hold"),
+        ("budget: 256,", 'budget: 256, args: ["--a", "\\0"],', "no command line can hold"),
+        ("budget: 256,", "budget: 256, env: {A=B: 1},", "should match"),
+        ("name: demo", "name: demo\nstart_timeout_s: 1e300", "less than or equal to 604800"),
         ("name: demo", f"name: {'a' * 300}", "at most 100"),
         ("name: demo", "name: demo\nblocks: 1000000000000", "less than or equal to 1000"),
         ("name: demo", f"name: demo\nseed: 0x{'f' * 40}", "'seed' is"),
@@ -234,7 +286,7 @@ def test_what_could_not_run_or_be_kept_is_refused(
 
 def test_a_models_path_that_no_file_has_is_the_questions_fault(tmp_path: Path) -> None:
     path = changed(tmp_path, "models: cpu.yaml", 'models: "a\\0b"')
-    with pytest.raises(QuestionError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="no command line can hold"):
         load_campaign(path)
 
 
@@ -258,7 +310,7 @@ def test_a_word_that_stands_twice_is_not_lost_in_silence(text: str) -> None:
         "c4 in5 out5 n999999999999",
         "c999999999999 in5 out5 10s",
         "mix long=6k share=0.02 rate=1e308 60s",
-        "mix rate=20 99999999999999s",
+        "mix rate=20000 600000s",
         "interference victims=99999999999 prompt=6000",
         "fresh 128k n=99999999999",
         "ramp 128k users=99999999999",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +47,19 @@ def test_the_share_is_of_all_cores() -> None:
         0.2
     )
     assert first.foreign_share(first) == 0.0
+
+
+def test_the_tree_that_waited_most_for_a_core_is_told() -> None:
+    first = HostTime(0, 0.0, 0.0, {1: {10: 5, 11: 0}, 2: {20: 0}})
+    later = HostTime(10 * NS, 0.0, 0.0, {1: {10: 5 + NS, 11: NS, 12: NS}, 2: {20: NS}})
+    assert first.waited_share(later) == pytest.approx(0.3)
+    assert first.waited_share(first) is None
+    untold = HostTime(10 * NS, 0.0, 0.0, {1: {}, 2: {}})
+    assert first.waited_share(untold) is None
+
+
+def test_waiting_for_a_core_is_read_thread_by_thread() -> None:
+    told = HostTime.read([os.getpid()]).waited_ns[os.getpid()]
+    assert os.getpid() in told or not Path("/proc/self/schedstat").exists()
+    assert all(ns >= 0 for ns in told.values())
+    assert HostTime.read([1 << 30]).waited_ns == {1 << 30: {}}

@@ -14,6 +14,7 @@ from twolane.proxy.config import ProxyConfig, Upstream
 from twolane.proxy.configfile import configured
 from twolane.proxy.fault_answer import Behaviour
 from twolane.proxy.fault_engine import FaultEngine
+from twolane.proxy.server import _Reloading
 
 NO_ENGINES: dict[str, tuple[str, ...]] = {"prefill": (), "decode": (), "aggregated": ()}
 WHERE = {"host": "127.0.0.1", "port": 0, "ledger": None, "workers": 1}
@@ -109,6 +110,48 @@ async def test_who_waits_is_let_in_by_a_reload_with_more_room() -> None:
 def test_a_host_that_no_engine_can_have_is_refused_before_it_takes_over(
     tmp_path: Path, url: str
 ) -> None:
-    with pytest.raises(QuestionError, match="http://HOST:PORT") as caught:
+    with pytest.raises(QuestionError, match=r"http://HOST:PORT|no command line can") as caught:
         read(tmp_path / "c.yaml", f"aggregated: [{url}]\n")
     assert "c.yaml" in caught.value.place
+
+
+async def test_what_cannot_be_read_at_a_signal_leaves_the_old_configuration(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "c.yaml"
+
+    def reload() -> ProxyConfig:
+        return configured(file, NO_ENGINES, None, {}, **WHERE)
+
+    def defect() -> ProxyConfig:
+        raise RecursionError("deep")
+
+    async with rig() as r:
+        before = r.proxy.config
+        reloading = _Reloading(r.proxy, reload)
+        try:
+            for spoil in (_gone, _binary, _a_folder):
+                spoil(file)
+                await reloading._read(reload)
+            await reloading._read(defect)
+        finally:
+            reloading.forget()
+        assert r.proxy.config is before
+        assert (await r.ask(completion("on"))).text == expected("on")
+    told = [record.getMessage() for record in caplog.records if "not reloaded" in record.message]
+    assert len(told) == 4
+    assert all("the old configuration stays" in one for one in told)
+    assert all(str(file) in one for one in told[:3])
+
+
+def _gone(file: Path) -> None:
+    file.unlink(missing_ok=True)
+
+
+def _binary(file: Path) -> None:
+    file.write_bytes(bytes(range(256)) * 8)
+
+
+def _a_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()

@@ -13,6 +13,7 @@ from twolane.cli import (  # noqa: F401 - each adds its commands
     explain,
     export,
     faults,
+    gather,
     measure,
     read,
     serve,

@@ -12,8 +12,14 @@ import msgspec
 from pydantic import Field
 
 from twolane.config import identity, source
-from twolane.config.cells import parse_cell, parse_size
-from twolane.config.models import Engine, Layout, Model, Models, load_models
+from twolane.config.cells import (
+    GREEDY_ANSWER,
+    MOST_SECONDS,
+    parse_cell,
+    parse_size,
+    tokens_needed,
+)
+from twolane.config.models import Engine, Layout, Model, Models, VariableName, load_models
 from twolane.config.source import Shape, YamlFile, nearest
 from twolane.errors import QuestionError
 from twolane.records import AnyCell, NeedleCell
@@ -58,7 +64,11 @@ class Campaign:
         plain: dict[str, Any] = msgspec.to_builtins(
             {
                 "name": self.name,
-                "model": {"name": self.model.name, "path": self.model.path},
+                "model": {
+                    "name": self.model.name,
+                    "path": self.model.path,
+                    "content": self._content(),
+                },
                 "node": asdict(self.models.node),
                 "context": self.context,
                 "arms": {a.name: {"factor": a.factor, **asdict(a.layout)} for a in self.arms},
@@ -75,10 +85,16 @@ class Campaign:
         )
         return plain
 
+    def _content(self) -> str:
+        """The model's identity on every host; where no engine reads its weights, without them."""
+        engines = [engine for arm in self.arms for engine in arm.layout.engines]
+        dummy = all(identity.has_dummy_weights(engine.args) for engine in engines)
+        return identity.of_model(self.model.path, weights=not dummy)
+
     def digest(self) -> str:
         """Hash of what runs (not of where the files lie): equal campaigns have equal digests."""
         plain = self.resolved()
-        plain["model"]["path"] = identity.of_model(self.model.path)
+        plain["model"] = {"name": self.model.name, "path": identity.of_model(self.model.path)}
         for arm in plain["arms"].values():
             for engine in arm["engines"]:
                 del engine["place"], engine["places"]
@@ -90,7 +106,7 @@ class ArmShape(Shape):
     layout: str
     budget: int | None = Field(default=None, ge=1)
     args: list[str] = []
-    env: dict[str, str | int | float | bool] = {}
+    env: dict[VariableName, str | int | float | bool] = {}
     factor: str = ""
 
 
@@ -121,7 +137,7 @@ class CampaignShape(Shape):
     swap_groups: bool = True
     seed: int = Field(default=1, ge=-(2**63), lt=2**63)  # what every record can hold
     margin: float = Field(default=0.03, gt=0, lt=1)
-    start_timeout_s: float = Field(default=900, gt=0)
+    start_timeout_s: float = Field(default=900, gt=0, le=MOST_SECONDS)
     allow: list[str] = []
     slos: dict[str, SloShape] = {}
     beside_others: bool = False
@@ -189,10 +205,11 @@ def _size(file: YamlFile, at: tuple[str | int, ...], given: int | str) -> int:
 
 def _greedy(file: YamlFile, index: int, given: int | str, context: int) -> int:
     size = _size(file, ("greedy", index), given)
-    if size >= context:
+    if size + GREEDY_ANSWER > context:
         raise file.fault(
             ("greedy", index),
-            f"a greedy prompt of {size} tokens, context is {context}",
+            f"a greedy prompt of {size} tokens and {GREEDY_ANSWER} of its answer, context is "
+            f"{context}",
             "raise context, or shorten the prompt",
         )
     return size
@@ -203,11 +220,11 @@ def _cell(file: YamlFile, at: tuple[str | int, ...], text: str, context: int) ->
         cell = parse_cell(text)
     except QuestionError as error:
         raise file.fault(at, error.what, error.remedy) from None
-    if cell.prompt >= context:
+    if (needs := tokens_needed(cell)) > context:
         raise file.fault(
             at,
-            f"cell {text!r} needs {cell.prompt} tokens of prompt, context is {context}",
-            "raise context, or shorten the prompt",
+            f"cell {text!r} needs {needs} tokens for a prompt and its answer, context is {context}",
+            "raise context, or shorten the prompt or the answer",
         )
     return cell
 

@@ -14,13 +14,13 @@ Sizes: plain numbers, or with k (x 1,024) or m (x 1,048,576): `128k`, `1m`, `1.5
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 
-from twolane.config.traces import read_trace
+from twolane.config.traces import TraceLine, read_trace
 from twolane.errors import QuestionError
 from twolane.records import (
     AnyCell,
@@ -33,7 +33,7 @@ from twolane.records import (
     TraceCell,
 )
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)([kKmM]?)")
 _FACTOR = {"": 1, "k": 1024, "m": 1024 * 1024}
 _GRAMMAR = (
     "cells are e.g. 'c64 in1024 out1024 n640', 'c4 in512 out64 30s', "
@@ -43,6 +43,14 @@ _GRAMMAR = (
 
 # A day of 100 a second. Every request has a record, and the plan of an open loop lies in memory.
 _MOST_REQUESTS: Final = 10_000_000
+
+# A week: no cell is meant to last longer, and what is written in milliseconds by mistake does.
+MOST_SECONDS: Final = 7 * 24 * 3600.0
+
+# Tokens of the answers that no cell says: gates.needle's, and those of the greedy probes.
+NEEDLE_ANSWER: Final = 12
+GREEDY_ANSWER: Final = 32
+"""One wrong KV block changes so many, and they cost under a second."""
 
 # Of a ramp's turn, tokens: one planted fact, and salt, fact and question. gates.conversation
 # refuses what is too short exactly; this is for a message with a place in the file.
@@ -63,8 +71,10 @@ def parse_size(text: str) -> int:
 
 def _seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)s?", text)
-    if not match or float(match[1]) <= 0:
-        raise QuestionError(f"{text!r} is not a duration", remedy="write seconds, e.g. 30s")
+    if not match or not 0 < float(match[1]) <= MOST_SECONDS:
+        raise QuestionError(
+            f"{text!r} is not a duration", remedy="write seconds, e.g. 30s; at most a week"
+        )
     return float(match[1])
 
 
@@ -105,11 +115,27 @@ def _requests(cell: AnyCell) -> float:
     return cell.users * cell.turns if isinstance(cell, RampCell) else 1
 
 
+def tokens_needed(cell: AnyCell) -> int:
+    """The context that `cell` takes: of its longest request the prompt and the answer."""
+    match cell:
+        case InterferenceCell():
+            return max(cell.prompt + cell.aggressor_output, cell.victim_prompt + 1)
+        case MixCell():
+            return max(cell.prompt, cell.short) + cell.output
+        case TraceCell():
+            lines = read_trace(cell.path, cell.requests)
+            return max(line.tokens + line.answer for line in lines)
+        case NeedleCell():
+            return cell.prompt + NEEDLE_ANSWER
+        case _:
+            return cell.prompt + cell.output
+
+
 def _parsed(text: str) -> AnyCell:
     words = text.split()
     if not words:
         raise QuestionError("an empty cell", remedy=_GRAMMAR)
-    if re.fullmatch(r"c\d+", words[0]):
+    if re.fullmatch(r"c\d{1,12}", words[0]):
         return _grid(words)
     if words[0] in _KINDS:
         return _KINDS[words[0]](words[1:])
@@ -151,7 +177,7 @@ def _grid(words: list[str]) -> GridCell:
 def _grid_word(word: str, words: list[str]) -> tuple[str, int | float]:
     if match := re.fullmatch(r"(in|out)(\S+)", word):
         return "prompt" if match[1] == "in" else "output", parse_size(match[2])
-    if re.fullmatch(r"n\d+", word):
+    if re.fullmatch(r"n\d{1,12}", word):
         return "requests", int(word[1:])
     if re.fullmatch(r"\d+(\.\d+)?s", word):
         return "seconds", _seconds(word)
@@ -312,6 +338,10 @@ def _trace(words: list[str]) -> TraceCell:
     lines = read_trace(path, found.get("n"))
     if "rate" not in found and any(line.timestamp is None for line in lines):
         raise QuestionError("the trace has no timestamps", place=path, remedy="give rate=")
+    if (lasts := _lasts_s(lines, found)) > MOST_SECONDS:
+        raise QuestionError(
+            f"the trace would last {lasts:,.0f} s", place=path, remedy="at most a week: a smaller n"
+        )
     pace = [f"{key}={_plain(found[key])}" for key in ("speed", "rate") if key in found]
     return TraceCell(
         id=" ".join(["trace", path, f"n={len(lines)}", *pace]),
@@ -321,6 +351,13 @@ def _trace(words: list[str]) -> TraceCell:
         speed=found.get("speed", 1.0),
         rate=found.get("rate"),
     )
+
+
+def _lasts_s(lines: Sequence[TraceLine], found: Mapping[str, float]) -> float:
+    """About how long sending takes, by its rate or its own times."""
+    if "rate" in found:
+        return len(lines) / found["rate"]
+    return max(line.timestamp or 0.0 for line in lines) / 1000 / found.get("speed", 1.0)
 
 
 _TRACE: dict[str, Callable[[str], int | float]] = {

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -92,6 +92,9 @@ class Models:
 
 Devices = str | list[int]
 
+VariableName = Annotated[str, Field(pattern=r"^[^=]+$")]
+"""What a system takes as the name of an environment variable."""
+
 
 class NodeShape(Shape):
     platform: Platform
@@ -102,7 +105,7 @@ class LayoutShape(Shape):
     gpus: Devices | None = None
     cores: Devices | None = None
     tp: int = Field(default=1, ge=1)
-    env: dict[str, str | int | float | bool] = {}
+    env: dict[VariableName, str | int | float | bool] = {}
     args: list[str | int | float] = []
     copies: str | list[str] | None = None
     prefill: str | list[str] | None = None
@@ -112,7 +115,7 @@ class LayoutShape(Shape):
 class ModelShape(Shape):
     path: str
     args: list[str | int | float] = []
-    env: dict[str, str | int | float | bool] = {}
+    env: dict[VariableName, str | int | float | bool] = {}
     layouts: dict[str, LayoutShape] = Field(min_length=1)
 
 

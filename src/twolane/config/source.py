@@ -70,6 +70,8 @@ def _shown(node: Any, left: list[int]) -> Any:
 _MOST_VALUES = 100_000
 """The largest campaign that comes along has some 300."""
 
+_MOST_CHARACTERS = 1 << 20  # of a file; a device has no end
+
 
 def _key(node: Any) -> Any:
     return _shown(node, [_MOST_VALUES])
@@ -195,7 +197,8 @@ def read(path: Path) -> YamlFile:
     duplicate key.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST_CHARACTERS + 1)
     except FileNotFoundError:
         raise QuestionError(
             "no such file", place=str(path), remedy="check the path, or start from configs/"
@@ -204,6 +207,12 @@ def read(path: Path) -> YamlFile:
         raise QuestionError(
             f"cannot be read: {error}", place=str(path), remedy="give a readable UTF-8 file"
         ) from None
+    if len(text) > _MOST_CHARACTERS:
+        raise QuestionError(
+            f"more than {_MOST_CHARACTERS:,} characters",
+            place=str(path),
+            remedy="name a campaign.yaml or models.yaml; see configs/ for the shape",
+        )
     return parse(text, path)
 
 
@@ -235,4 +244,25 @@ def parse(text: str, path: Path) -> YamlFile:
         raise ConfigError(
             "not a mapping of keys", place=f"{path}:1:1", remedy="see configs/ for the shape"
         )
-    return YamlFile(path, data, root)
+    file = YamlFile(path, data, root)
+    if (at := _unwritable(data)) is not None:
+        raise file.fault(at, "a character that no command line can hold", "remove it")
+    return file
+
+
+_NOWHERE = re.compile("[\0\ud800-\udfff]")
+
+
+def _unwritable(value: Any, at: Path_ = ()) -> Path_ | None:
+    """Where a text holds a NUL, or half of a pair of surrogates; None if none does."""
+    if isinstance(value, str):
+        return at if _NOWHERE.search(value) else None
+    if isinstance(value, Mapping):
+        inside = [((*at, key), one) for key, one in value.items()]
+        if any(_unwritable(key) is not None for key in value):
+            return at
+    elif isinstance(value, list):
+        inside = [((*at, number), one) for number, one in enumerate(value)]
+    else:
+        return None
+    return next((found for here, one in inside if (found := _unwritable(one, here))), None)

@@ -9,7 +9,12 @@ that much of their prompts.
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from stat import S_ISREG
 from typing import Final
 
 import msgspec
@@ -47,15 +52,24 @@ _line = msgspec.json.Decoder(TraceLine).decode
 def read_trace(path: str, limit: int | None = None) -> list[TraceLine]:
     """The first `limit` requests of the file. Raises QuestionError naming the line."""
     try:
-        lines = Path(path).read_bytes().splitlines()
-    except OSError as error:
+        found = list(islice(_lines(path), limit))
+    except (OSError, ValueError) as error:  # ValueError: a name that no file has
+        why = error.strerror if isinstance(error, OSError) else error
         raise QuestionError(
-            f"the trace cannot be read: {error.strerror}", place=path, remedy="name a JSONL file"
+            f"the trace cannot be read: {why}", place=path, remedy="name a JSONL file"
         ) from None
-    found = [_read(path, number, text) for number, text in enumerate(lines, 1) if text.strip()]
     if not found:
         raise QuestionError("the trace is empty", place=path, remedy="one request a line")
-    return found[:limit]
+    return found
+
+
+def _lines(path: str) -> Iterator[TraceLine]:
+    if not S_ISREG(os.stat(path).st_mode):  # a device has no end, and a pipe may have no writer
+        raise OSError(errno.EINVAL, "not a file", path)
+    with Path(path).open("rb") as file:
+        for number, text in enumerate(file, 1):
+            if text.strip():
+                yield _read(path, number, text)
 
 
 def _read(path: str, number: int, text: bytes) -> TraceLine:
