@@ -24,6 +24,7 @@ import msgspec
 from twolane.analysis import reading
 from twolane.analysis.integrity import Checked, Stretch, check
 from twolane.analysis.reading import Faults
+from twolane.analysis.sameness import MOST_BLOCKS
 from twolane.errors import QuestionError
 from twolane.records import (
     SCHEMA,
@@ -250,7 +251,7 @@ def _by_block(one: tuple[str, int]) -> tuple[int, str]:
 
 def _blocks(run: Run) -> range:
     blocks = run.meta.config.get("blocks")
-    return range(blocks if isinstance(blocks, int) else 0)
+    return range(min(blocks, MOST_BLOCKS) if isinstance(blocks, int) else 0)
 
 
 def _planned(run: Run) -> tuple[str, ...]:

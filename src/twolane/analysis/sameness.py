@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from twolane.records import RunMeta
+
+MOST_BLOCKS: Final = 1000
+"""That a campaign may have; an edited file may say anything."""
 
 _SHOWN = 120  # characters of a value
 _ABSENT = object()
@@ -128,5 +131,6 @@ def missing(done: Iterable[RunMeta]) -> list[tuple[str, int]]:
     arms = {arm: None for meta in metas for arm in _mapping(meta.config.get("arms"))}
     blocks = [meta.config.get("blocks") for meta in metas]
     most = max((count for count in blocks if isinstance(count, int)), default=0)
+    most = min(most, MOST_BLOCKS)
     every = ((arm, block) for block in range(most) for arm in arms)
     return [one for one in every if one not in held]
