@@ -143,6 +143,8 @@ SAID = {
     "a token",
     "patient": f"*{PATIENT.name}*, {PATIENT.ttft_ms:,g} ms and {PATIENT.tpot_ms:g} ms; each for "
     f"{percent(PATIENT.share)} of requests",
+    "waited": f"over {percent(iterations.WAITED_SHARE)} of the logged times are under "
+    f"{iterations.SHORTEST_NS / MS:g} ms",
     "skew": f"stamps may be {chunks.SKEW_NS / MS:g} ms apart",
     "clearly": f"hold more than {chunks.CLEARLY:g} times the time",
     "bands": f"powers of two from {prefixes.FIRST_BAND:,}",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from twolane.analysis.chunks import Hit, hit, hits_of
-from twolane.analysis.iterations import Iteration, cuts
+from twolane.analysis.chunks import Hit, hit, hits_of, placed
+from twolane.analysis.iterations import Iteration, by_stream, cuts, stretches, waited
 from twolane.clock import MS, NS
 from twolane.records import Request
 
@@ -133,6 +134,13 @@ def test_the_worst_reader_counts_and_one_that_was_not_there_does_not() -> None:
     assert hit(asked, [reader], [10] * 300) is None  # more chunks than the reader had tokens
 
 
+@pytest.mark.parametrize("tokens", [[1, 1], [0] * 43, [-1] * 43])
+def test_damaged_counts_give_nothing(tokens: list[int]) -> None:
+    asked, reader = made([10, 20])
+    assert hit(asked, [replace(reader, tokens=tokens)], [1000, 1000]) is None
+    assert hit(replace(asked, tokens=tokens), [reader], [1000, 1000]) is None
+
+
 def test_a_prompt_that_never_answered_gives_nothing() -> None:
     asked, reader = made([10, 20])
     silent = replace(asked, first_ns=None)
@@ -194,3 +202,31 @@ def test_readers_on_another_engine_are_not_asked() -> None:
 
     (found,) = hits_of([reader, far, first], lambda request: engines[request.id], told)
     assert (gaps_of(found), asked) == ([10, 20, 30], [("a", 3000, 1)])
+
+
+def test_steps_are_placed_by_counting_from_the_prompts_end() -> None:
+    """Their logged times are those of a core that waited, which say nothing."""
+    gaps = [*QUIET, 60, 10, 20, 30, *QUIET]
+    reader = stream(gaps, [1] * 24 + [2] + [1] * 20)  # the last two chunks came together
+    asked = prompt(sum(QUIET) + 0.5, sum(QUIET) + 120.1, 4000)
+    quiet = [(0, 1)] * 21
+    log = steps((64, 0), *quiet, (1000, 1), (1000, 1), (1000, 1), (1000, 1), *[(0, 2)] * 20)
+    (stretch,) = stretches(log, 4000, 1)
+    found = placed(log, stretch, asked, reader)
+    long = [
+        (p.iteration.index, (p.end_ns - p.start_ns) / MS)
+        for p in found
+        if p.iteration.context_tokens
+    ]
+    assert long == [(22, 10), (23, 20), (24, 15), (25, 15)]
+    assert (found[0].start_ns, found[-1].end_ns) == (NS, reader.last_ns)
+    assert all(a.end_ns == b.start_ns for a, b in pairwise(found))
+    assert [p.iteration.index for p in found] == list(range(found[0].iteration.index, 46))
+    assert placed(log, (0, 40), asked, reader) == []
+
+
+def test_a_log_of_waits_places_no_step_by_its_times() -> None:
+    log = [Iteration(i, 0, 1, 30_000 if i % 20 == 0 else 5 * MS) for i in range(100)]
+    assert waited(log)
+    assert by_stream(log, stream([5.0] * 60)) == []
+    assert not waited(steps(*[(0, 1)] * 100))

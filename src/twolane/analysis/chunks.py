@@ -25,6 +25,7 @@ from typing import Final
 
 import numpy as np
 
+from twolane.analysis.iterations import Iteration, Placed
 from twolane.analysis.measures import event_times_ns, token_counts
 from twolane.clock import MS
 from twolane.records import Request
@@ -97,20 +98,69 @@ class _Felt:
 
 
 def _felt(prompt: Request, reader: Request, count: int) -> _Felt | None:
+    aligned = _aligned(prompt, reader, count)
+    if aligned is None:
+        return None
+    times, gaps, events, last = aligned
+    mine = events[last - count + 1 : last + 1]
+    entry = [int(gaps[i]) for i in range(1, mine[0]) if times[i] > prompt.send_ns]
+    shared = (mine == mine[0]) | (mine == mine[-1])
+    return _Felt(gaps[mine], shared, max(entry, default=None))
+
+
+_Aligned = tuple[list[int], np.ndarray, np.ndarray, int]
+"""A reader's events, the gap that each ended, the event of each token, and the token that the
+prompt's last chunk made."""
+
+
+def _aligned(prompt: Request, reader: Request, count: int) -> _Aligned | None:
+    """None where the reader was not streaming through all of the prompt's `count` chunks."""
+    if not (count and _sound(prompt) and _sound(reader) and reader.gaps_ns):
+        return None
     times, tokens = event_times_ns(reader), token_counts(reader)
-    last = _last(prompt, times, tokens) if count and len(times) > 1 else None
+    last = _last(prompt, times, tokens)
     if last is None:
         return None
     events = np.repeat(np.arange(len(times)), tokens)
     gaps = np.diff(np.asarray(times), prepend=times[0])
     last = _shifted((gaps / np.asarray(tokens))[events], last, count)
-    first = last - count + 1
-    if first < tokens[0] or last >= len(events):  # the first event ended no gap
+    if last - count + 1 < tokens[0] or last >= len(events):  # the first event ended no gap
         return None
-    mine = events[first : last + 1]
-    entry = [int(gaps[i]) for i in range(1, mine[0]) if times[i] > prompt.send_ns]
-    shared = (mine == mine[0]) | (mine == mine[-1])
-    return _Felt(gaps[mine], shared, max(entry, default=None))
+    return times, gaps, events, last
+
+
+def _sound(request: Request) -> bool:
+    """Whether it has events, each with its tokens: files may be damaged."""
+    tokens = token_counts(request)
+    return bool(tokens) and len(tokens) == len(request.gaps_ns) + 1 and min(tokens) > 0
+
+
+def placed(
+    steps: Sequence[Iteration], stretch: tuple[int, int], prompt: Request, reader: Request
+) -> list[Placed]:
+    """Where an engine's steps ran while it made `reader`, by counting from a prompt's `stretch`.
+
+    Each step that gives tokens made one of the reader's; it ends with that token's event and begins
+    where the one before ended. Steps whose tokens came in one event share its gap evenly.
+    """
+    aligned = _aligned(prompt, reader, stretch[1] - stretch[0])
+    if aligned is None:
+        return []
+    times, _, events, last = aligned
+    giving = [i for i, step in enumerate(steps) if step.generation_tokens]
+    offset = bisect_right(giving, stretch[1] - 1) - 1 - last
+    first = token_counts(reader)[0]
+    at = np.interp(np.arange(len(events)), _ends(events), np.asarray(times, dtype=np.float64))
+    tokens = range(max(first, -offset), min(len(events), len(giving) - offset))
+    return [
+        Placed(round(at[token - 1]), round(at[token]), steps[giving[token + offset]])
+        for token in tokens
+    ]
+
+
+def _ends(events: np.ndarray) -> np.ndarray:
+    """The last token of each event."""
+    return np.flatnonzero(np.diff(events, append=events[-1] + 1))
 
 
 def _last(prompt: Request, times: Sequence[int], tokens: Sequence[int]) -> int | None:

@@ -35,6 +35,9 @@ MISFIT: Final = 0.4
 most of the time the right place had 0.23 to 0.36 and the next best 0.38 to 0.60."""
 
 STRETCH: Final = 1 << 14
+SHORTEST_NS: Final = MS // 10
+"""No engine makes a step in less. On an H200 most of a small model's were 0.03 to 0.07 ms."""
+WAITED_SHARE: Final = 0.01
 
 _LINE = re.compile(
     rb"Iteration\((\d+)\): \d+ context requests, (\d+) context tokens, "
@@ -80,8 +83,19 @@ def _read(log: Path, _size: int, _changed_ns: int) -> Sequence[Iteration]:
     return tuple(step for step in every if step.elapsed_ns > 0)
 
 
+def waited(steps: Sequence[Iteration]) -> bool:
+    """Whether the log tells what the engine's core waited for its steps, not what they took.
+
+    Where the core overlaps its steps (asynchronous scheduling, the default on GPUs), some results
+    are there before it asks.
+    """
+    return sum(step.elapsed_ns < SHORTEST_NS for step in steps) > WAITED_SHARE * len(steps)
+
+
 def by_stream(steps: Sequence[Iteration], stream: Request) -> list[Placed]:
     """Where `steps` ran, by the events of a stream that the engine made; empty if none fits."""
+    if waited(steps):
+        return []
     giving = [i for i, step in enumerate(steps) if step.generation_tokens]
     times = event_times_ns(stream)
     gaps = np.diff(np.asarray(times, dtype=np.float64))
@@ -130,6 +144,8 @@ def by_prefill(
     """Where a lone prompt's steps ran: those that hold its tokens and took about `took_ns`, laid
     end to end before `end_ns`; empty if no such run of steps is in the log."""
     best: tuple[float, int, int] | None = None
+    if waited(steps):
+        return []
     for start, stop, took in _runs_of(steps, prompt_tokens):
         misfit = abs(took - took_ns) / took_ns if took_ns else 0.0
         if misfit <= MISFIT and (best is None or misfit < best[0]):
@@ -148,18 +164,24 @@ def cuts(steps: Sequence[Iteration], tokens: int, beside: int) -> list[tuple[int
     """What each prompt of `tokens` was cut into, in the order of the log.
 
     The prompt tokens of consecutive steps that held it alone and gave `beside` streams a token.
-    Asks for no time: where the engine's core overlaps its steps (asynchronous scheduling, the
-    default on GPUs), the logged one is what it waited for a step's result, not what the step took.
     """
-    found: list[tuple[int, ...]] = []
-    held: list[int] = []
-    for step in [*steps, Iteration(-1, 0, 0, 0)]:
+    return [
+        tuple(step.context_tokens for step in steps[start:stop])
+        for start, stop in stretches(steps, tokens, beside)
+    ]
+
+
+def stretches(steps: Sequence[Iteration], tokens: int, beside: int) -> list[tuple[int, int]]:
+    """First and end of the steps of each prompt of `tokens`, as `cuts`; asks for no time."""
+    found: list[tuple[int, int]] = []
+    start = held = 0
+    for i, step in enumerate([*steps, Iteration(-1, 0, 0, 0)]):
         if step.context_tokens and step.generation_tokens == beside:
-            held.append(step.context_tokens)
+            held += step.context_tokens
             continue
-        if held and sum(held) == tokens:
-            found.append(tuple(held))
-        held = []
+        if held == tokens and held:
+            found.append((start, i))
+        start, held = i + 1, 0
     return found
 
 

@@ -272,11 +272,17 @@ def describe(meta: RunMeta) -> str:
     return f"{copies}, budget\N{NO-BREAK SPACE}{budget:,}" if budget else copies
 
 
-def descriptions(runs: Iterable[Run]) -> dict[str, str]:
-    """Each arm in words; its bare name where two arms would read alike."""
+def captions(runs: Iterable[Run]) -> dict[str, str]:
+    """Each arm in words, to stand beside its name: two may read alike."""
     words: dict[str, str] = {}
     for run in runs:
         words.setdefault(run.arm, describe(run.meta))
+    return words
+
+
+def descriptions(runs: Iterable[Run]) -> dict[str, str]:
+    """Each arm in words; its bare name where two arms would read alike."""
+    words = captions(runs)
     return {
         arm: text if list(words.values()).count(text) == 1 else arm for arm, text in words.items()
     }

@@ -45,7 +45,7 @@ def _row(facts: Facts, cell: AnyCell, metric: Metric) -> Markup:
     cells = [
         el(
             "td",
-            *(_number(one, factor), _bar(one, largest), _beside(facts, cell, metric, one)),
+            *(_number(one, metric, factor), _bar(one, largest), _beside(facts, cell, metric, one)),
             class_="slight" if _slight(facts, cell, metric, one) else None,
             id=point_id(facts, cell, metric.key, one.arm),
         )
@@ -60,8 +60,9 @@ def _slight(facts: Facts, cell: AnyCell, metric: Metric, one: Figure) -> bool:
     return floor is not None and one.value is not None and one.value <= floor
 
 
-def _number(one: Figure, factor: float) -> Markup:
-    text = number(None if one.value is None else one.value * factor)
+def _number(one: Figure, metric: Metric, factor: float) -> Markup:
+    whole = 0 if not metric.unit and one.value is not None and one.value % 1 == 0 else None
+    text = number(None if one.value is None else one.value * factor, decimals=whole)
     return el("s", text, class_="value") if one.excluded else el("span", text, class_="value")
 
 

@@ -32,8 +32,10 @@ def section(facts: Facts) -> Markup | None:
         "some of its runs are coded and left out. Whiskers span the runs."
     )
     drawn = [_figure(facts, one, again=one is not found[0]) for one in found]
-    rest = details(f"{len(drawn) - OPEN} more", drawn[OPEN:]) if len(drawn) > OPEN else None
-    return join(el("p", lede, class_="lede"), drawn[:OPEN], rest)
+    beside = el("div", drawn[1:OPEN], class_="plots") if len(drawn) > 1 else None
+    folded = el("div", drawn[OPEN:], class_="plots")
+    rest = details(f"{len(drawn) - OPEN} more", folded) if len(drawn) > OPEN else None
+    return join(el("p", lede, class_="lede"), drawn[0], beside, rest)
 
 
 def _figure(facts: Facts, one: Frontier, *, again: bool) -> Markup:

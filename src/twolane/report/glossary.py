@@ -50,6 +50,8 @@ def annotated(section: Markup) -> Markup:
     seen: set[str] = set()
 
     def paragraph(found: re.Match[str]) -> str:
+        if "aria-hidden" in found[1]:
+            return found[0]
         return found[1] + _marked(found[2], seen) + found[3]
 
     return Markup(_PARAGRAPH.sub(paragraph, section))

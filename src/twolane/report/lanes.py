@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from twolane.analysis.iterations import Placed, by_prefill
+from twolane.analysis.chunks import placed
+from twolane.analysis.iterations import Placed, by_prefill, stretches
 from twolane.analysis.results import Run
 from twolane.analysis.work import Span, Work, work
 from twolane.clock import MS, NS
@@ -21,6 +22,7 @@ from twolane.report.timeline import Axis, Panel
 
 WIDTH, HEIGHT = 4000, 100
 FINEST = 1 / 2_000  # of the axis: shorter steps are joined, so that a page stays small
+MOST_ASKED = 2  # readers by whose events an engine's steps are placed
 LABELLED = 0.09  # of the axis: wide enough for a piece's name
 
 
@@ -52,6 +54,7 @@ class Shot:
     requests: Sequence[Request]
     fired: Request | None
     done: Work
+    nth: int = 0  # of the cell's shots with a long prompt, from 0
 
     def second(self, at_ns: int) -> float:
         return (at_ns - self.panel.origin_ns) / NS
@@ -59,10 +62,11 @@ class Shot:
 
 def lanes(run: Run, cell: InterferenceCell, panel: Panel) -> list[Lane]:
     """The long prompt's lane, if it was sent, and one for each engine."""
-    every = run.requests("victim", "aggressor", "null", cell=cell.id)
+    every = list(run.requests("victim", "aggressor", "null", cell=cell.id))
     requests = [r for r in every if r.shot == panel.shot]
     fired = next((r for r in requests if r.role == "aggressor"), None)
-    shot = Shot(run, panel, requests, fired, work(run, requests))
+    nth = sum(r.role == "aggressor" and r.shot < panel.shot for r in every)
+    shot = Shot(run, panel, requests, fired, work(run, requests), nth)
     found = [_prompt(shot), *(_engine(shot, one.name) for one in shot.done.engines)]
     return [lane for lane in found if lane.pieces or lane.steps]
 
@@ -121,18 +125,31 @@ def _engine(shot: Shot, name: str) -> Lane:
         panel.origin_ns + round(panel.end_s * NS),
     )
     spans = shot.done.during(name, window)
-    placed = _placed(shot, name)
-    inside = [p for p in placed if p.end_ns > window[0] and p.start_ns < window[1]]
+    steps = _placed(shot, name)
+    inside = [p for p in steps if p.end_ns > window[0] and p.start_ns < window[1]]
     most = 0.0 if inside else max((_rate(one) for one in spans), default=0.0)
     pieces = [piece for span in spans for piece in _span(shot, span, most)]
     return Lane(name, tuple(pieces), tuple(inside))
 
 
+def _counted(shot: Shot, name: str, readers: Sequence[Request]) -> list[Placed]:
+    """By counting a reader's tokens from the long prompt's end, where both were on this engine."""
+    fired, steps = shot.fired, shot.done.steps.get(name, ())
+    if fired is None or not readers or shot.done.engine_of(fired) != name:
+        return []
+    tokens = (fired.prompt_tokens or fired.prompt_asked) - (fired.cached_tokens or 0)
+    found = stretches(steps, tokens, len(readers))
+    return placed(steps, found[shot.nth], fired, readers[0]) if shot.nth < len(found) else []
+
+
 def _placed(shot: Shot, name: str) -> list[Placed]:
-    """By a reader on this engine, else by the long prompt's prefill there."""
+    """By the readers on this engine, else by the long prompt's prefill there."""
     readers = [r for r in shot.requests if r.role == "victim" and shot.done.engine_of(r) == name]
-    by_reader = (shot.done.placed(reader, name) for reader in readers)
-    if found := next((placed for placed in by_reader if placed), None):
+    if counted := _counted(shot, name, readers):
+        return counted
+    # Readers on one engine are given their tokens by the same steps: more would fit no better.
+    by_reader = (shot.done.placed(reader, name) for reader in readers[:MOST_ASKED])
+    if found := next((some for some in by_reader if some), None):
         return found
     ledger = shot.done.ledgers.get(shot.fired.id) if shot.fired else None
     if shot.fired is None or ledger is None or ledger.p_engine != name:

@@ -13,8 +13,10 @@ from twolane.analysis.arms import budget_of
 from twolane.analysis.results import Results, Run
 from twolane.records import EngineMeta
 from twolane.report.answer import NOTHING
-from twolane.report.markup import Markup, details, el, join, scroll, table
+from twolane.report.markup import Child, Markup, details, el, join, scroll, table
 from twolane.report.metrics import day, number
+
+MOST = 4  # runs whose commands stand side by side
 
 
 def machine(results: Results) -> Markup:
@@ -36,7 +38,7 @@ def machine(results: Results) -> Markup:
         _list(dict(sorted(first.versions.items()))),
         el("h3", "Engines"),
         _engines(results),
-        [_commands(run) for run in results.runs],
+        _started(results),
     )
 
 
@@ -128,6 +130,12 @@ def _engine(engine: EngineMeta) -> tuple[str, ...]:
 
 def _whole(value: int | None) -> str:
     return f"{value:,}" if value is not None else NOTHING
+
+
+def _started(results: Results) -> Child:
+    """How each run's engines were started; of many runs, in one fold."""
+    each = [_commands(run) for run in results.runs]
+    return details(f"How each of {len(each)} runs was started", each) if len(each) > MOST else each
 
 
 def _commands(run: Run) -> Markup:

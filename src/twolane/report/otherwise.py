@@ -65,8 +65,8 @@ def _cell(facts: Facts, cell: AnyCell) -> Words | None:
     seen = [one for one in figures if one.value is not None]
     if not seen:
         return None
-    parts = [_needles(facts, cell), _cached(facts, cell), _figures(metric, seen)]
-    said = ", ".join(part for part in parts if part)
+    parts = [_needles(facts, cell), _cached(facts, cell), _figures(facts, cell, metric, seen)]
+    said = "; ".join(part for part in parts if part)
     return Words(f"{first_up(workload(cell))}: {said}.", _sure(facts, cell, metric, seen))
 
 
@@ -86,8 +86,9 @@ def _needles(facts: Facts, cell: AnyCell) -> str:
     )
     if not asked:
         return ""
-    where = "one a turn, " if isinstance(cell, RampCell) else ""
-    return f"{missed} of {asked} needles missed" if missed else f"{where}all {asked} needles found"
+    where = ", one a turn" if isinstance(cell, RampCell) else ""
+    found = f"{missed} of {asked} needles missed" if missed else f"all {asked} needles found"
+    return f"{found}{where}"
 
 
 def _cached(facts: Facts, cell: AnyCell) -> str:
@@ -103,7 +104,7 @@ def _cached(facts: Facts, cell: AnyCell) -> str:
     return f"cached {how} ({number(min(shares) * 100)} % of all prompt tokens)"
 
 
-def _figures(metric: Metric, seen: Sequence[Figure]) -> str:
+def _figures(facts: Facts, cell: AnyCell, metric: Metric, seen: Sequence[Figure]) -> str:
     if metric.key == "needles_missed":
         return ""
     beside = [one.value for one in seen]
@@ -112,7 +113,15 @@ def _figures(metric: Metric, seen: Sequence[Figure]) -> str:
         f"{f' with {one.arm}' if len(seen) > 1 else ''}{', excluded' if one.excluded else ''}"
         for one in seen
     ]
-    return f"{metric.label[0].lower()}{metric.label[1:]} {listed(parts)}"
+    return f"{metric.label[0].lower()}{metric.label[1:]} {listed(parts)}{_usual(facts, cell, seen)}"
+
+
+def _usual(facts: Facts, cell: AnyCell, seen: Sequence[Figure]) -> str:
+    """Beside the longest turn, the median one, where there is one arm."""
+    if not isinstance(cell, RampCell) or len(seen) > 1:
+        return ""
+    usual = facts.figure(cell, "ttft_ms", seen[0].arm).value
+    return "" if usual is None else f", of the median turn {spoken(usual, 'ms')}"
 
 
 def _sure(facts: Facts, cell: AnyCell, metric: Metric, seen: Sequence[Figure]) -> str:

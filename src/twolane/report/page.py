@@ -31,7 +31,7 @@ from twolane.report import (
     telemetry,
     wrong,
 )
-from twolane.report.facts import Facts, descriptions
+from twolane.report.facts import Facts, captions
 from twolane.report.markup import Markup, el, join
 from twolane.report.text import verdict
 
@@ -93,7 +93,7 @@ Section = tuple[str, str, Markup]
 
 def _sections(facts: Facts) -> list[Section]:
     results = facts.results
-    words = descriptions(results.runs)
+    words = captions(results.runs)
     found: list[Section] = []
     if asked := answers.section(facts):
         found.append(("answers", "The answers", asked))
@@ -133,9 +133,8 @@ def _figures(facts: Facts, words: dict[str, str]) -> Markup:
     over = "one run of each arm" if facts.blocks == 1 else f"medians over {facts.blocks} blocks"
     how = ", the median of the blocks\u2019 own ratios, not the quotient of two medians"
     how = how if facts.blocks > 1 else ""
-    text = (
-        f"Figures are {over}; below them the ratio to {facts.reference}{how}. Bars start at zero."
-    )
+    beside = f"; below them the ratio to {facts.reference}{how}" if len(facts.arms) > 1 else ""
+    text = f"Figures are {over}{beside}. Bars start at zero."
     return join(el("p", text, class_="lede"), figures.figure(facts, words), ratios.section(facts))
 
 

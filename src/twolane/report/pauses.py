@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twolane.records import InterferenceCell
-from twolane.report.facts import Facts, Figure, descriptions, point_id, vanish
+from twolane.report.facts import Facts, Figure, captions, point_id, vanish
 from twolane.report.figures import brief, versus
 from twolane.report.losses import LOST, STALLED
 from twolane.report.markup import Markup, el, join
@@ -95,7 +95,7 @@ def _row(
     beside = [other.value or 0.0 for other in seen]
     value, most = figure.value or 0.0, max(beside) if max(beside) > 0 else 1.0
     null = facts.figure(cell, one.null, figure.arm).value
-    words = descriptions(facts.results.runs)[figure.arm]
+    words = captions(facts.results.runs)[figure.arm]
     told = spoken(value, metric.unit, beside=beside)
     alone = "" if null is None else f", null run {spoken(null, metric.unit, beside=beside)}"
     codes = list(dict.fromkeys(code.code for code in figure.codes))

@@ -221,7 +221,7 @@ def _edges(facts: Facts, one: Prefixes) -> Markup | None:
     rows = [
         el(
             "tr",
-            el("th", f"{prompt:,}", scope="row") if i == 0 else el("td"),
+            el("th", f"{prompt:,}", scope="rowgroup", rowspan=len(KINDS)) if i == 0 else None,
             el("th", words, scope="row"),
             [_edge(one, prompt, arm, i) for arm in arms],
         )
@@ -243,7 +243,7 @@ def _edges(facts: Facts, one: Prefixes) -> Markup | None:
         class_="heat edges",
     )
     return join(
-        el("h4", "What no budget shortens"),
+        el("h4", "Around the chunks: entry, first chunk, exit"),
         el("p", _told(one), class_="lede"),
         scroll(inside, caption),
     )
@@ -259,8 +259,9 @@ def _edge(one: Prefixes, prompt: int, arm: str, kind: int) -> Markup:
 
 def _told(one: Prefixes) -> str:
     text = (
-        "Before its first chunk the engine takes the prompt in; the last chunk\u2019s pause ends "
-        "with the prompt\u2019s first token. Neither is counted above, where other chunks lie."
+        "What comes before the first chunk no budget shortens. The pauses of the first and the "
+        "last chunk are the chunk\u2019s own time and what the engine needs to take the prompt in, "
+        "or to answer it: they count above only where no other chunk lies."
     )
     longest = [edges for edges in one.edges if edges.prompt == one.prompts[-1]]
     smallest = min(one.lines, key=lambda line: line.arm.budget or 0, default=None)

@@ -76,7 +76,8 @@ def section(facts: Facts) -> Markup | None:
         return None
     lede = (
         "Each turn sends the whole conversation and asks for a planted fact. A line is one user of "
-        "one arm; a red ring is a turn whose needle was missed; hollow is coded."
+        "one arm, dashed from the second user on; a red ring is a turn whose needle was missed; "
+        "hollow is coded."
     )
     return join(el("p", lede, class_="lede"), drawn)
 

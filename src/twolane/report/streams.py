@@ -37,8 +37,19 @@ def _panels(facts: Facts, cell: InterferenceCell) -> list[timeline.Panel]:
 
 
 def _folded(facts: Facts, cell: InterferenceCell, words: dict[str, str]) -> Markup | None:
-    shown = _first_shots(_panels(facts, cell), facts.arms)
+    shown = _firsts(facts, cell)
     return details(workload(cell), _drawn(facts, cell, shown, words)) if shown else None
+
+
+def _firsts(facts: Facts, cell: InterferenceCell) -> list[timeline.Panel]:
+    """The first real shot of each arm."""
+    found: dict[str, timeline.Panel] = {}
+    for run in facts.results.runs:
+        if run.arm not in found:
+            panel = timeline.first(run, cell, facts.codes(run, cell))
+            if panel is not None:
+                found[run.arm] = panel
+    return [found[arm] for arm in facts.arms if arm in found]
 
 
 def _drawn(
@@ -118,7 +129,7 @@ def _engines(facts: Facts) -> str:
 
 
 _ROLES = (
-    ("alone", "is an engine by itself", "are each an engine by itself"),
+    ("alone", "is the arm\u2019s only engine", "are each their arm\u2019s only engine"),
     (
         "both",
         "is a whole copy of the model",

@@ -98,6 +98,14 @@ def panels(run: Run, cell: InterferenceCell, codes: Iterable[str] = ()) -> list[
     return [_panel(run, shot, found, tuple(codes)) for shot, found in sorted(shots.items())]
 
 
+def first(run: Run, cell: InterferenceCell, codes: Iterable[str] = ()) -> Panel | None:
+    """The first shot of `cell` in `run` that is no null shot; nothing is reckoned of the others."""
+    requests = list(run.requests("victim", "aggressor", "null", cell=cell.id))
+    shot = min((r.shot for r in requests if r.role == "aggressor"), default=None)
+    found = stats.victims(r for r in requests if r.shot == shot)
+    return _panel(run, shot, found, tuple(codes)) if found and shot is not None else None
+
+
 def _panel(run: Run, shot: int, victims: Sequence[stats.Victim], codes: tuple[str, ...]) -> Panel:
     phases = victims[0].phases
     return Panel(
