@@ -145,6 +145,36 @@ def test_readings_are_curves_devices_first(tmp_path: Path) -> None:
     assert "SM clock, MHz of gpu0: 1,580 to 1,980" in page
 
 
+def test_gpus_are_summed_up_by_arm_while_cells_ran_and_their_own_alone(tmp_path: Path) -> None:
+    folder = make(tmp_path / "r")
+    run = load(folder).runs[0]  # on devices 0 and 1
+    (cell, *_) = run.cells
+    with Appender(run.folder / "metrics.jsonl") as metrics:
+        for at, clock, held in (
+            (0, 1980, 0),
+            (NS, 1500, 4),
+            (2, 1700, 5),
+            (3, 1700, 1),
+            (-NS, 9, 8),
+        ):
+            values = {"gpu0:sm_clock_mhz": float(clock), "gpu0:throttle": float(held)}
+            values |= {"gpu7:sm_clock_mhz": 5.0}
+            t_ns = cell.started_ns + at
+            metrics.append(Sample(t_ns=t_ns, source="devices", values=values))
+    table = telemetry.summary(Facts(load(folder)))
+    assert table is not None
+    assert "1,500 to 1,980" in table
+    assert "power cap, 50% of seconds" in table
+    assert "slowdown" not in table
+    page = html(load(folder))
+    assert "Every run, second by second" in page
+    assert "A GPU that ran slower in one arm would be seen here." in page
+
+
+def test_without_gpus_there_is_nothing_to_sum_up(tmp_path: Path) -> None:
+    assert telemetry.summary(Facts(load(make(tmp_path / "r")))) is None
+
+
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=2000))
 def test_thinning_keeps_the_extremes_and_bounds_the_number(values: list[float]) -> None:
     points = [(float(i), value) for i, value in enumerate(values)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ from tests.report.synthetic import ARMS, GRID, INTERFERENCE, make
 
 from twolane.analysis.compare import Comparison, Outcome
 from twolane.analysis.results import load
-from twolane.records import Code, RunMeta, read_json, write_json
+from twolane.records import CellSummary, Code, RunMeta, read_json, write_json
 from twolane.report import html, left_out
 from twolane.report.facts import Facts
 from twolane.report.figures import brief
@@ -42,6 +43,12 @@ def test_gpus_are_counted_by_name(tmp_path: Path) -> None:
     assert scope(changed(tmp_path / "r", host={"cpu": "Xeon", "gpus": gpus})).startswith(
         "2 NVIDIA H200; vLLM"
     )
+
+
+def test_of_many_gpus_it_is_told_how_many_an_arm_has(tmp_path: Path) -> None:
+    gpus = [{"name": "NVIDIA H200"}] * 4
+    facts = changed(tmp_path / "r", host={"cpu": "Xeon", "gpus": gpus})
+    assert scope(facts).startswith("4 NVIDIA H200, 2 of them an arm; vLLM")
 
 
 @pytest.mark.parametrize(
@@ -123,6 +130,27 @@ def test_a_partly_coded_figure_says_how_many_runs_are_clean(tmp_path: Path) -> N
     ]
     assert facts.figure(GRID, metric, "split_1p1d").partly == "2 of 3 runs clean"
     assert facts.figure(GRID, "ttft_p50_ms", "split_1p1d").partly == ""
+
+
+def test_what_is_partly_coded_does_not_look_whole(tmp_path: Path) -> None:
+    folder = make(tmp_path / "r", blocks=2)
+    run = next(run for run in load(folder).runs if run.arm == "copies_256")
+    lines = (run.folder / "cells.jsonl").read_text().splitlines()
+    cells = [msgspec.json.decode(line, type=CellSummary) for line in lines]
+    coded = [msgspec.structs.replace(cell, codes=[BUSY], seal=None) for cell in cells]
+    text = b"\n".join(msgspec.json.encode(cell) for cell in coded) + b"\n"
+    (run.folder / "cells.jsonl").write_bytes(text)
+    page = html(load(folder))
+    assert page.count('class="pause partly"') == 3  # worst pause, time stalled, tokens lost
+    assert 'class="meter partly"' in page
+    assert "budget partly" in page  # its point on the frontier
+    assert "1 of 2 runs left out: BUSY" in page
+
+
+def test_the_arms_that_run_alike_have_the_same_words_beside_their_names(tmp_path: Path) -> None:
+    alike = (ARMS[0], replace(ARMS[0], name="again_2048"))
+    page = html(load(make(tmp_path / "r", arms=alike)))
+    assert page.count("<small>two copies, budget\N{NO-BREAK SPACE}2,048</small>") == 2
 
 
 @pytest.mark.parametrize(

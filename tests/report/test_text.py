@@ -16,6 +16,7 @@ from twolane.analysis.results import load
 from twolane.records import Code
 from twolane.report import table, verdict_sentence
 from twolane.report.facts import Facts
+from twolane.report.metrics import INTERFERENCE as METRICS
 from twolane.report.metrics import change, number, ratio, spoken
 from twolane.report.text import verdict
 
@@ -230,6 +231,8 @@ def test_spoken_numbers_carry_a_fitting_unit(value: float, text: str) -> None:
 def test_small_ratios_are_told_the_other_way_round() -> None:
     assert change(0.004) == "250 times shorter"
     assert change(0.25, "lower") == "4.00 times lower"
+    lost = next(metric for metric in METRICS if metric.key == "tokens_lost")
+    assert change(0.25, lost.less) == "4.00 times fewer"
     assert change(0.85)[:-1] == "0.850"
 
 

@@ -31,8 +31,8 @@ def section(facts: Facts) -> Markup | None:
         "A long prompt is read in by chunks of the token budget, and while a chunk is computed no "
         "reader on that engine gets a token. The more of the prompt has been read (the prefix), "
         "the longer a chunk takes. The engine\u2019s own log says how the prompt was cut; a "
-        "reader\u2019s gap is the chunk whose step made the token at its end. Figures are the "
-        "longest of all shots, blocks and prompts."
+        "reader\u2019s gap belongs to the chunk whose step made the token that ends it. Figures "
+        "are the longest of all shots, blocks and prompts."
     )
     return join(el("p", lede, class_="lede"), [_group(facts, one) for one in found])
 
