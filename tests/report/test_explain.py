@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from tests.analysis.test_work import ledger_file
@@ -13,7 +14,17 @@ from tests.report.synthetic import GRID, make
 
 from twolane.analysis.results import load
 from twolane.cli import cli
-from twolane.records import Appender, Code, Finding, Findings, PostMortem, Sample, write_json
+from twolane.records import (
+    Appender,
+    CellSummary,
+    Code,
+    Finding,
+    Findings,
+    PostMortem,
+    Sample,
+    read_jsonl,
+    write_json,
+)
 
 
 def explain(*words: str) -> str:
@@ -126,3 +137,18 @@ def test_a_run_whose_requests_are_gone_is_still_explained(folder: Path) -> None:
     (run.folder / "requests.jsonl").unlink()
     text = explain(f"{folder}/copies_256")
     assert "copies_256" in text
+
+
+def test_others_on_the_host_are_told_with_what_they_cost(folder: Path) -> None:
+    (run,) = load(folder).of_arm("split_1p1d")[:1]
+    path = run.folder / "cells.jsonl"
+    kept = list(read_jsonl(path, CellSummary, []))
+    path.unlink()
+    with Appender(path) as cells:
+        for one in kept:
+            shares = {"foreign_cpu_share": 0.031, "waited_for_core_share": 0.012}
+            values = one.values | shares
+            cells.append(msgspec.structs.replace(one, values=values, seal=None))
+    assert "Others had 3.1%" in explain(f"{folder}/split_1p1d", "interference")
+    assert told(f"{folder}/split_1p1d", "interference")["waited_for_core_share"] == 0.012
+    assert "Others had" not in explain(f"{folder}/copies_256", "interference")

@@ -23,6 +23,7 @@ def cell(told: shape.CellTold) -> str:
         f"{told.cell}\n  arm {told.arm}, block {told.block}, run {told.run}",
         _figures(told),
         _codes(told.codes),
+        _cores(told),
         *map(_ledger, told.ledgers),
         _stalls(told.stalls, told.stalls_in_all),
         _moved(told.transfers) if told.transfers else "",
@@ -93,6 +94,15 @@ def _joined(*blocks: str) -> str:
 def _figures(told: shape.CellTold) -> str:
     lines = [f"  {_metric(name, value)}" for name, value in told.figures.items()]
     return "Figures\n" + "\n".join(lines) if lines else ""
+
+
+def _cores(told: shape.CellTold) -> str:
+    """What others took of this host, and the most that it can have cost an engine."""
+    others, waited = told.others_cpu_share, told.waited_for_core_share
+    if others is None:
+        return ""
+    cost = "" if waited is None else f"; the worst-off engine waited {waited:.1%} of it for a core"
+    return f"Others had {others:.1%} of the host's CPU time during the cell{cost}."
 
 
 def _metric(name: str, value: float | None) -> str:

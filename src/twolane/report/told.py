@@ -129,6 +129,8 @@ class CellTold:
     stalls_in_all: int
     transfers: MovedTold | None
     findings: list[Finding]
+    others_cpu_share: float | None = None  # of the host's CPU time meanwhile
+    waited_for_core_share: float | None = None  # of the cell, summed over an engine's threads
 
 
 @dataclass(frozen=True)
