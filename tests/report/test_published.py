@@ -1,4 +1,4 @@
-"""Published results say what their page says: real data of two H200s, read anew."""
+"""Published results say what their pages say: real data of H200s, read anew."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from twolane.report.text import verdict
 PUBLISHED = Path(__file__).parents[2] / "docs" / "results" / "h200-two"
 
 
-def unpacked(name: str, into: Path) -> Path:
-    with tarfile.open(PUBLISHED / f"{name}.tar.xz") as packed:
+def unpacked(name: str, into: Path, place: Path = PUBLISHED) -> Path:
+    with tarfile.open(place / f"{name}.tar.xz") as packed:
         packed.extractall(into, filter="data")
     return into / name
 
@@ -28,7 +28,7 @@ def needle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpacked("split_vs_copies", tmp_path_factory.mktemp("published"))
 
 
-def test_two_blocks_do_not_settle_it_and_the_answers_say_what_is_missing(needle: Path) -> None:
+def test_three_blocks_do_not_settle_it_and_the_answers_say_what_is_missing(needle: Path) -> None:
     facts = Facts(load(needle))
     told = verdict(facts)
     assert told.decision.startswith(
@@ -36,9 +36,9 @@ def test_two_blocks_do_not_settle_it_and_the_answers_say_what_is_missing(needle:
     )
     still = told.decided.still.replace("\N{NARROW NO-BREAK SPACE}", " ")
     assert still == (
-        "With copies a reader still stands still for 5.16 s of the 7.42 s prefill and loses 3,378 "
-        "tokens; time stalled is shorter with split_1p1d (1.54 s, by verdict); tokens lost are "
-        "fewer with split_1p1d (271 tokens, not told apart)"
+        "With copies a reader still stands still for 5.17 s of the 7.47 s prefill and loses 3,875 "
+        "tokens; time stalled is shorter with split_1p1d (1.68 s, by verdict); tokens lost are "
+        "fewer with split_1p1d (854 tokens, not told apart)"
     )
     found = {one.id: one for one in answers(facts)}
     assert found["budget"].answer == (
@@ -47,7 +47,8 @@ def test_two_blocks_do_not_settle_it_and_the_answers_say_what_is_missing(needle:
         "budget 8,192, the largest measured; at 1,000,000 tokens no static budget at all."
     )
     pays = found["pays-prompt-split_1p1d"]
-    assert (pays.state, pays.missing) == ("cannot tell", "1 more block")
+    assert (pays.state, pays.missing) == ("answered", "30 more blocks")
+    assert pays.answer.startswith("At none that was measured (131,072 tokens to 1,000,000 tokens)")
 
 
 def test_a_million_tokens_stall_is_told_with_its_transfer(needle: Path) -> None:
@@ -74,3 +75,35 @@ def test_dummy_weights_are_recommended_by_nobody(tmp_path: Path) -> None:
     outcome = CliRunner().invoke(cli, ["explain", f"{folder}/182844", "131072"])
     assert "19.3 GB in 270,288 descriptors, 3.78" in outcome.output
     assert "NEEDLE: the gate has no answers" in outcome.output
+
+
+ONE = PUBLISHED.parent / "h200-one"
+
+
+def test_budgets_by_prefix_are_those_of_the_page_about_one_gpu(tmp_path: Path) -> None:
+    facts = Facts(load(unpacked("budget_sweep_8b", tmp_path, ONE)))
+    held = {
+        (one.victims, cell.prefix, cell.limit_ms): (cell.held, round(cell.gap_ms or 0))
+        for one in facts.prefixes
+        for cell in one.grid
+    }
+    assert held[1, 8192, 250] == (8192, 204)
+    assert held[8, 32_768, 250] == (2048, 151)
+    assert [held[n, 131_072, 100] for n in (1, 8)] == [(None, 197), (None, 210)]
+    assert [held[n, 131_072, 250] for n in (1, 8)] == [(1024, 197), (1024, 210)]
+    assert not any(one.verdict for one in facts.prefixes)
+    entries = [edges.entry_ms or 0 for one in facts.prefixes for edges in one.edges]
+    assert max(entries) < 80
+    assert {edges.chunks for one in facts.prefixes for edges in one.edges} == {
+        33, 129, 130, 17, 65, 5, 2
+    }  # fmt: skip
+
+
+def test_a_ramp_to_a_million_tokens_says_that_every_needle_was_found(tmp_path: Path) -> None:
+    told = verdict(Facts(load(unpacked("ramp_1m", tmp_path, ONE))))
+    said = str(told).replace("\N{NARROW NO-BREAK SPACE}", " ")
+    assert said.startswith(
+        "Two conversations growing to 1,000,000 tokens in 10 turns: all 40 needles found, one a "
+        "turn; cached as expected in every turn (81.8 % of all prompt tokens); first token of the "
+        "longest turn 2.98 s, of the median turn 1.95 s."
+    )
