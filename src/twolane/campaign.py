@@ -185,12 +185,13 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
     if refused := await fleet.reset_caches():
         codes.append(Code(code="RESET", why=f"prefix cache not emptied: {', '.join(refused)}"))
     before = await recorder.sampler.take(f"begin:{cell.id}")
-    began = HostTime.read(fleet.pids)
+    cores = fleet.devices if recorder.on_cores else {}
+    began = HostTime.read(fleet.pids, cores)
     answered = recorder.answered(cell)
     requests: list[Request] = []
     result = await recorder.drive(fleet, cell, requests, answered)
-    ended = HostTime.read(fleet.pids)
-    foreign_share, waited_share = began.foreign_share(ended), began.waited_share(ended)
+    ended = HostTime.read(fleet.pids, cores)
+    foreign_share, lost_share = began.foreign_share(ended), began.lost_share(ended)
     after = await recorder.sampler.take(f"end:{cell.id}")
     block_size = max((e.block_size or 1 for e in fleet.engines), default=1)
     codes += judge(
@@ -208,7 +209,7 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
         engines_held=recorder.sampler.in_flight(result.window_ns),
         # A GPU host has cores to spare; where an engine is a core, others' work is its handicap.
         foreign_share=foreign_share if recorder.on_cores else None,
-        waited_share=waited_share,
+        lost_share=lost_share,
     )
     # What an earlier run had answered was counted by engines that are gone: judged by itself.
     known = {code.code for code in codes}
@@ -224,7 +225,7 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
             | counted(before, after)
             | {
                 "foreign_cpu_share": round(foreign_share, 4),
-                "waited_for_core_share": None if waited_share is None else round(waited_share, 4),
+                "lost_to_others_share": None if lost_share is None else round(lost_share, 4),
                 "resolution_ms": recorder.resolution_ms,
             },
             codes=codes,

@@ -395,9 +395,9 @@ def test_a_client_that_stalls_by_itself_claims_nothing_smaller(
 
 
 def test_busy_tells_what_it_cost() -> None:
-    (code,) = judge(GRID, CLEAN, WINDOW, {}, {}, {}, foreign_share=0.25, waited_share=0.021)
-    assert code.why.endswith("during the cell; an engine waited 2% of it for a core")
-    assert judge(GRID, CLEAN, WINDOW, {}, {}, {}, foreign_share=0.05, waited_share=0.9) == []
+    (code,) = judge(GRID, CLEAN, WINDOW, {}, {}, {}, foreign_share=0.25, lost_share=0.021)
+    assert code.why.endswith("during the cell; it cost an engine at most 2% of its cores")
+    assert judge(GRID, CLEAN, WINDOW, {}, {}, {}, foreign_share=0.05, lost_share=0.9) == []
 
 
 @pytest.mark.parametrize(("share", "coded"), [(None, False), (0.03, False), (0.25, True)])

@@ -146,9 +146,11 @@ def test_others_on_the_host_are_told_with_what_they_cost(folder: Path) -> None:
     path.unlink()
     with Appender(path) as cells:
         for one in kept:
-            shares = {"foreign_cpu_share": 0.031, "waited_for_core_share": 0.012}
+            shares = {"foreign_cpu_share": 0.031, "lost_to_others_share": 0.012}
             values = one.values | shares
             cells.append(msgspec.structs.replace(one, values=values, seal=None))
-    assert "Others had 3.1%" in explain(f"{folder}/split_1p1d", "interference")
-    assert told(f"{folder}/split_1p1d", "interference")["waited_for_core_share"] == 0.012
+    text = explain(f"{folder}/split_1p1d", "interference")
+    assert "Others had 3.1% of the host's CPU time during the cell; it cost the worst-off" in text
+    assert "at most 1.2% of its cores." in text
+    assert told(f"{folder}/split_1p1d", "interference")["lost_to_others_share"] == 0.012
     assert "Others had" not in explain(f"{folder}/copies_256", "interference")

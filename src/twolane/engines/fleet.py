@@ -136,6 +136,11 @@ class Fleet:
         return [p.pid for p in self._processes()]
 
     @property
+    def devices(self) -> dict[int, tuple[int, ...]]:
+        """Each engine's devices, by the root of its process tree."""
+        return {e.process.pid: e.launch.engine.devices for e in self.engines}
+
+    @property
     def broken(self) -> bool:
         """Whether an engine or the router has ended; `watch` says which and why."""
         return any(p.ended for p in self._processes())

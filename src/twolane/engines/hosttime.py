@@ -1,19 +1,21 @@
-"""How much of this host's CPU time went to others while a cell was measured.
+"""How much of this host's CPU time went to others while a cell was measured, and what it cost.
 
 On a host where an engine is a core, somebody else's program is an arm's handicap. A cell is
 bracketed by two readings: what all cores did (stolen time of a virtual machine included), and what
-twolane, its load workers, its engines and its proxy did. Beside it stands what that cost them: how
-long their threads could have run and had no core. Threads of one engine also wait for each other,
-so this is the most that others can have cost it.
+twolane, its load workers, its engines and its proxy did. Others on an idle engine's core cost it
+nothing, so beside their share stands the most that they can have cost: no engine lost more than
+others had of its own cores, nor more than its threads waited on a run queue. (Of these alone the
+second says little: threads of one engine on one core wait for each other.)
 """
 
 from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -21,29 +23,58 @@ from twolane.clock import NS, now_ns
 
 
 @dataclass(frozen=True)
+class Pinned:
+    """A process tree that has `cores` cores of its own: CPU seconds of these cores, and of the
+    tree on them; nanoseconds that each of its threads waited for a core since it began."""
+
+    cores: int
+    busy_s: float
+    used_s: float
+    waited_ns: Mapping[int, int]
+
+    def lost_s(self, later: Pinned) -> float | None:
+        """The most that others can have cost it between the two readings, in core seconds; None
+        where the kernel does not tell who waited."""
+        if not later.waited_ns:
+            return None
+        others = (later.busy_s - self.busy_s) - (later.used_s - self.used_s)
+        waited = sum(ns - self.waited_ns.get(one, 0) for one, ns in later.waited_ns.items()) / NS
+        return max(0.0, min(others, waited))
+
+
+@dataclass(frozen=True)
 class HostTime:
     """CPU seconds since boot: `busy_s` of all cores, `ours_s` of twolane and what it started.
 
-    `waited_ns` is how long each thread of each tree has waited for a core since it began, by the
-    tree's pid and the thread's id.
+    `pinned` are the trees that have cores of their own, by pid.
     """
 
     at_ns: int
     busy_s: float
     ours_s: float
-    waited_ns: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    pinned: Mapping[int, Pinned] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, trees: Iterable[int]) -> HostTime:
-        """Now, with the process trees below the pids in `trees` counted as ours."""
-        times = psutil.cpu_times()
-        idle = times.idle + times.iowait
-        # A guest's time is in user and nice already.
-        busy = sum(times) - idle - times.guest - times.guest_nice
+    def read(
+        cls, trees: Iterable[int], cores: Mapping[int, Sequence[int]] | None = None
+    ) -> HostTime:
+        """Now, with the process trees below the pids in `trees` counted as ours; `cores` are those
+        that some of them have for themselves."""
+        at_ns = now_ns()
+        by_core = [_busy(times) for times in psutil.cpu_times(percpu=True)]
         members = {pid: _members(pid) for pid in trees}
-        ours = _own() + sum(_used(members[pid]) for pid in members)
-        waited = {pid: dict(_waited(members[pid])) for pid in members}
-        return cls(now_ns(), busy, ours, waited)
+        used = {pid: _used(members[pid]) for pid in members}
+        pinned = {
+            pid: Pinned(
+                len(held),
+                sum(by_core[core] for core in held if core < len(by_core)),
+                used[pid],
+                dict(_waited(members[pid])),
+            )
+            for pid, held in (cores or {}).items()
+            if held and pid in members
+        }
+        return cls(at_ns, sum(by_core), _own() + sum(used.values()), pinned)
 
     def foreign_share(self, later: HostTime) -> float:
         """Share of the host's CPU time between the two readings that others had, 0 to 1."""
@@ -51,22 +82,23 @@ class HostTime:
         others = (later.busy_s - self.busy_s) - (later.ours_s - self.ours_s)
         return max(0.0, others / span) if span > 0 else 0.0
 
-    def waited_share(self, later: HostTime) -> float | None:
-        """Share of the time between the two readings that the worst-off tree waited for a core,
-        summed over its threads; None where the kernel does not tell."""
-        span = later.at_ns - self.at_ns
-        if span <= 0 or not any(later.waited_ns.values()):
+    def lost_share(self, later: HostTime) -> float | None:
+        """The share of its cores' time that others can have cost the worst-off tree, at most."""
+        span_s = (later.at_ns - self.at_ns) / NS
+        if span_s <= 0:
             return None
-        return (
-            max(
-                sum(
-                    ns - self.waited_ns.get(pid, {}).get(thread, 0)
-                    for thread, ns in threads.items()
-                )
-                for pid, threads in later.waited_ns.items()
-            )
-            / span
-        )
+        lost = [
+            seconds / span_s / after.cores
+            for pid, after in later.pinned.items()
+            if pid in self.pinned and (seconds := self.pinned[pid].lost_s(after)) is not None
+        ]
+        return max(lost, default=None)
+
+
+def _busy(times: Any) -> float:
+    idle = times.idle + times.iowait
+    # A guest's time is in user and nice already.
+    return float(sum(times) - idle - times.guest - times.guest_nice)
 
 
 def _own() -> float:

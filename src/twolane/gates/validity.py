@@ -79,7 +79,7 @@ def judge(  # noqa: PLR0917 - the six are the evidence, in the order in which it
     engines_held: Sequence[float] = (),
     smallest_effect_ms: float = SMALLEST_EFFECT_MS,
     foreign_share: float | None = None,
-    waited_share: float | None = None,
+    lost_share: float | None = None,
 ) -> list[Code]:
     """Every code that the cell earned, at most one of each.
 
@@ -87,7 +87,7 @@ def judge(  # noqa: PLR0917 - the six are the evidence, in the order in which it
     the gate's result where there was one; `expected_cached` the share of prompt tokens that the
     generator expects to be cached; `problem` why the driver ended the cell early;
     `resolution_ms` the smallest stall that the client could resolve when it was calibrated;
-    `waited_share` is what others' work cost an engine at most, which is told with `foreign_share`;
+    `lost_share` is what others' work cost an engine at most, which is told with `foreign_share`;
     `engines_held` how many requests the engines held together, at moments of the window.
     """
     counters = Counters(before, after, roles)
@@ -99,7 +99,7 @@ def judge(  # noqa: PLR0917 - the six are the evidence, in the order in which it
         _length(requests),
         _preempt(counters),
         _client(lag_p99_ms, smallest_effect_ms) or _coarse(resolution_ms, smallest_effect_ms),
-        _busy(foreign_share, waited_share),
+        _busy(foreign_share, lost_share),
     ]
     if isinstance(cell, MixCell) and window_ns is not None:
         found.append(_unsteady(requests, window_ns, _chance(requests)))
@@ -207,10 +207,12 @@ def _preempt(counters: Counters) -> Code | None:
     return Code(code="PREEMPT", why=f"{count:g} preemptions", value=count, limit=0.0)
 
 
-def _busy(foreign_share: float | None, waited_share: float | None) -> Code | None:
+def _busy(foreign_share: float | None, lost_share: float | None) -> Code | None:
     if foreign_share is None or foreign_share <= FOREIGN_SHARE:
         return None
-    cost = "" if waited_share is None else f"; an engine waited {waited_share:.0%} of it for a core"
+    cost = (
+        "" if lost_share is None else f"; it cost an engine at most {lost_share:.0%} of its cores"
+    )
     return Code(
         code="BUSY",
         why=f"other programs had {foreign_share:.0%} of this host's CPU time during the cell{cost}",

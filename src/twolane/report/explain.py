@@ -98,10 +98,10 @@ def _figures(told: shape.CellTold) -> str:
 
 def _cores(told: shape.CellTold) -> str:
     """What others took of this host, and the most that it can have cost an engine."""
-    others, waited = told.others_cpu_share, told.waited_for_core_share
+    others, lost = told.others_cpu_share, told.lost_to_others_share
     if others is None:
         return ""
-    cost = "" if waited is None else f"; the worst-off engine waited {waited:.1%} of it for a core"
+    cost = "" if lost is None else f"; it cost the worst-off engine at most {lost:.1%} of its cores"
     return f"Others had {others:.1%} of the host's CPU time during the cell{cost}."
 
 

@@ -66,7 +66,7 @@ def of_cell(run: Run, measured: Measured, *, requests_too: bool = True) -> shape
         transfers=_moved(run, done, summary, origin) if done and summary else None,
         findings=_findings(run, cell.id),
         others_cpu_share=summary.values.get("foreign_cpu_share") if summary else None,
-        waited_for_core_share=summary.values.get("waited_for_core_share") if summary else None,
+        lost_to_others_share=summary.values.get("lost_to_others_share") if summary else None,
     )
 
 

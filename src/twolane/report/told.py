@@ -130,7 +130,7 @@ class CellTold:
     transfers: MovedTold | None
     findings: list[Finding]
     others_cpu_share: float | None = None  # of the host's CPU time meanwhile
-    waited_for_core_share: float | None = None  # of the cell, summed over an engine's threads
+    lost_to_others_share: float | None = None  # of the worst-off engine's cores, at most
 
 
 @dataclass(frozen=True)
