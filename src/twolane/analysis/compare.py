@@ -10,10 +10,10 @@ The interval is the wider of two, on the log scale, at 95 %:
       time in four, since all three fall on one side;
     - Student's t about the mean over blocks [Student 1908], which knows how little three blocks
       say. It reaches as far as the estimate, a median, where that lies outside of it.
-In 200 campaigns on golden engines (docs/results/verdicts.md) equal arms are called different in 1 to
-4 %, and with five blocks a tenth is found in 95 % where runs of one arm differ by 2.8 % (standard
-deviation); simulated, in 84 % at 3.5 %, in half of them at 5 %: with noisier runs, more blocks are
-needed, and the verdict says how many.
+In 200 campaigns on golden engines (docs/results/verdicts.md) equal arms are called different in 1
+to 4 %, and with five blocks a tenth is found in 95 % where runs of one arm differ by 2.8 %
+(standard deviation); simulated, in 84 % at 3.5 %, in half of them at 5 %: with noisier runs, more
+blocks are needed, and the verdict says how many.
 Where a campaign holds two arms that are told to run alike (A/A), no estimate within what those two
 were apart in any block is called a difference.
 """
