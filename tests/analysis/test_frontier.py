@@ -9,7 +9,7 @@ from tests.analysis.made import BUSY, arm, evidence, points, shot
 
 from twolane.analysis.arms import Arm
 from twolane.analysis.evidence import Evidence
-from twolane.analysis.frontier import GAP, TTFT, BudgetLimit, budget_limits, frontier
+from twolane.analysis.frontier import GAP, TTFT, BudgetLimit, budget_limits, frontier, rule
 
 CELL = shot(6000)
 
@@ -135,3 +135,11 @@ def test_a_coded_arm_stands_on_the_frontier_and_beats_nobody() -> None:
     small, split = frontier(known, CELL, None)
     assert (small.efficient, split.efficient, split.gap.middle) == (True, False, 20)
     assert split.gap.codes == ("BUSY",)
+
+
+def test_a_smaller_budget_that_fails_where_a_larger_one_holds_tells_nothing() -> None:
+    """As on the needle model at 524,288 tokens: 288 ms at 1,024 and 204 at most above."""
+    ruled = rule([(1024, 288.0), (2048, 189.0), (8192, 171.0), (32768, 204.0)], 250.0)
+    assert (ruled.outcome, ruled.held) == ("cannot tell", None)
+    assert rule([(1024, 288.0), (2048, 289.0)], 250.0).outcome in ("none measured", "none would")
+    assert rule([(1024, 99.0), (2048, 120.0), (8192, 98.0)], 100.0).held == 1024

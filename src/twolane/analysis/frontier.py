@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final, Literal
 
 from twolane.analysis.arms import Arm
@@ -188,8 +189,9 @@ def rule(clean: Sequence[tuple[int, float]], limit_ms: float) -> Ruling:
 def _outcome(
     clean: Sequence[tuple[int, float]], limit_ms: float
 ) -> tuple[Holds, int | None, int | None]:
-    """Budgets are counted from the smallest: one that holds above one that does not is luck."""
-    if not clean:
+    """Budgets are counted from the smallest: one that holds above one that does not is luck, of the
+    one or of the other. Where the smallest is such a one, nothing can be told."""
+    if not clean or (clean[0][1] > limit_ms and _disordered(clean, limit_ms)):
         return "cannot tell", None, None
     kept: int | None = None
     for budget, gap in clean:
@@ -199,6 +201,12 @@ def _outcome(
             return ("none would" if _hopeless(clean, limit_ms) else "none measured"), None, budget
         kept = budget
     return "held", kept, None
+
+
+def _disordered(clean: Sequence[tuple[int, float]], limit_ms: float) -> bool:
+    """Whether a larger budget kept the limit that a smaller one did not."""
+    kept = [gap <= limit_ms for _, gap in clean]
+    return any(after and not before for before, after in pairwise(kept))
 
 
 def _hopeless(clean: Sequence[tuple[int, float]], limit_ms: float) -> bool:
@@ -235,6 +243,8 @@ def _between(
 def _missing(clean: Sequence[tuple[int, float]], outcome: Holds, coded: Sequence[int]) -> str:
     if not clean:
         return "a clean run at any budget" if coded else "an arm with a token budget"
+    if outcome == "cannot tell":
+        return "more blocks: a larger budget kept it where a smaller one did not"
     if outcome == "held":
         return f"an arm with a budget above {clean[-1][0]:,}"
     if outcome == "none measured":

@@ -143,8 +143,10 @@ class Facts:
 
     @property
     def interference(self) -> InterferenceCell | None:
-        """The first interference cell: the campaign's question."""
-        return next((cell for cell in self.cells if isinstance(cell, InterferenceCell)), None)
+        """The campaign's question: the interference cell with the longest prompt, the first of
+        several. Shorter ones have their figures below; a budget that holds there may not here."""
+        found = [cell for cell in self.cells if isinstance(cell, InterferenceCell)]
+        return max(found, key=lambda cell: cell.prompt, default=None)
 
     @property
     def grid(self) -> GridCell | None:
