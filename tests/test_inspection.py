@@ -97,6 +97,20 @@ def test_a_model_of_which_nothing_is_known_is_named() -> None:
     assert "no config.json" not in inspection.check_files(DEMO, None).text
 
 
+def test_a_campaign_that_can_give_no_verdict_says_so_before_it_starts(changed: Changed) -> None:
+    planned = load_campaign(DEMO)
+    assert inspection.without_verdict(planned) == []
+    assert "no verdict" not in inspection.check_files(DEMO, None).text
+    (note,) = inspection.without_verdict(dataclasses.replace(planned, gates=()))
+    assert note.startswith("no gates: every point will carry NEEDLE")
+    path = changed(
+        "decode_b: {cores: $GROUP_B}", "decode_b: {cores: $GROUP_B, args: [--load-format dummy]}"
+    )
+    said = CliRunner().invoke(cli, ["check", str(path)])
+    assert said.exit_code == 0, said.output
+    assert "note: weights are dummies: figures only, no verdict (split" in said.output
+
+
 def test_a_check_of_nothing_is_a_bad_question() -> None:
     assert CliRunner().invoke(cli, ["check"]).exit_code == 2
     assert CliRunner().invoke(cli, ["diagnose"]).exit_code == 2

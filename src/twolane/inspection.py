@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from twolane import devices
-from twolane.config import Campaign, Layout, Model, load_campaign, load_models, source
+from twolane.config import Campaign, Layout, Model, identity, load_campaign, load_models, source
 from twolane.config.models import Platform
 from twolane.diagnosis import figures
 from twolane.diagnosis.catalogue import RULES
@@ -120,7 +120,33 @@ def check_files(path: Path | None, engines: Path | None) -> Said:
         findings = in_order([*findings, *check(foreign)])
         if foreign.model_config is None:
             models |= {Side(engine, foreign).args.model or "?" for engine in foreign.engines}
-    return Said(to_text(findings) + _unasked(models), to_json(findings), exit_code(findings))
+    said = to_text(findings) + _unasked(models) + _unproven(path)
+    return Said(said, to_json(findings), exit_code(findings))
+
+
+def _unproven(path: Path | None) -> str:
+    """A line for each reason that a campaign.yaml can give no verdict."""
+    if path is None or "node" in source.read(path).data:
+        return ""
+    return "".join(f"\nnote: {note}" for note in without_verdict(load_campaign(path)))
+
+
+def without_verdict(campaign: Campaign) -> list[str]:
+    """Why no point of the campaign can enter a verdict, known before anything starts."""
+    notes = []
+    if not campaign.gates:
+        notes.append(
+            "no gates: every point will carry NEEDLE and enter no verdict; "
+            "add `gates: [needle 2000]`"
+        )
+    dummies = [
+        arm.name
+        for arm in campaign.arms
+        if any(identity.has_dummy_weights([*e.args]) for e in arm.layout.engines)
+    ]
+    if dummies:
+        notes.append(f"weights are dummies: figures only, no verdict ({', '.join(dummies)})")
+    return notes
 
 
 def _unasked(models: Iterable[str]) -> str:
