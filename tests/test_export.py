@@ -60,6 +60,13 @@ def test_every_row_of_a_spoilt_point_says_so(folder: Path, tmp_path: Path) -> No
         assert spoilt == {("copies_256", GRID.id)}
 
 
+def test_blocks_count_from_one_as_in_every_report(folder: Path, tmp_path: Path) -> None:
+    for path in export.export(folder, "csv", tmp_path / "out"):
+        assert {row["block"] for row in table(path)} == {"1"}
+    for path in export.export(folder, "vllm-bench", tmp_path / "out"):
+        assert json.loads(path.read_text())["twolane"]["block"] == 1
+
+
 def test_vllms_fields_are_filled_by_vllms_definitions(folder: Path, tmp_path: Path) -> None:
     written = export.export(folder, "vllm-bench", tmp_path / "out")
     assert [path.name for path in written] == [

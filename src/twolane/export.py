@@ -84,7 +84,7 @@ def _place(one: Measured) -> Row:
     return {
         "run": one.run.id,
         "arm": one.run.arm,
-        "block": one.run.block,
+        "block": one.run.block + 1,  # from 1, as everywhere a person reads it
         "cell": one.cell.id,
         "codes": " ".join(dict.fromkeys(code.code for code in one.codes)),
     }
@@ -234,7 +234,7 @@ def _vllm_result(one: Measured, requests: Sequence[Request]) -> Row:
         **_columns(requests),
         "twolane": {
             "run": one.run.id,
-            "block": one.run.block,
+            "block": one.run.block + 1,
             "cell": one.cell.id,
             "codes": [msgspec.to_builtins(code) for code in one.codes],
             "values": {k: v for k, v in one.values.items() if v is not None and np.isfinite(v)},
