@@ -12,6 +12,7 @@ from twolane.analysis.results import load
 from twolane.cli import cli
 from twolane.report.answers import answers
 from twolane.report.facts import Facts
+from twolane.report.left_out import left_out
 from twolane.report.text import verdict
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "results" / "h200-two"
@@ -70,7 +71,10 @@ def test_two_runs_of_one_arm_differ_in_what_the_campaign_swapped(needle: Path) -
 def test_dummy_weights_are_recommended_by_nobody(tmp_path: Path) -> None:
     folder = unpacked("split_vs_copies_8b", tmp_path)
     facts = Facts(load(folder))
-    assert verdict(facts).decision.startswith("This run cannot answer: the gate has no answers")
+    said = verdict(facts).decision
+    assert said.startswith("Figures, not a verdict: weights are made up. Readers pause for at most")
+    assert said.endswith("What to do: real weights are needed for a verdict.")
+    assert "--redo" not in left_out(facts)
     assert {one.state for one in answers(facts)} == {"cannot tell"}
     outcome = CliRunner().invoke(cli, ["explain", f"{folder}/182844", "131072"])
     assert "19.3 GB in 270,288 descriptors, 3.78" in outcome.output

@@ -10,13 +10,13 @@ tokens lost are better with another arm, the first words say so; where by verdic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from twolane.analysis.compare import Comparison
-from twolane.records import AnyCell, InterferenceCell
-from twolane.report import losses
+from twolane.records import AnyCell, Code, InterferenceCell
+from twolane.report import losses, unproven
 from twolane.report.codes import REMEDIES
 from twolane.report.facts import Facts, Figure
 from twolane.report.metrics import GRID, INTERFERENCE, Metric, spoken
@@ -60,11 +60,10 @@ def decide(facts: Facts, cell: InterferenceCell) -> Decision:
     if len(clean) < 2:
         alone = clean[0].arm if clean else None
         codes = {code.code: code for figure in reversed(spoiled) for code in figure.codes}
-        why = "; ".join(code.why for code in codes.values())
-        remedies = filter(None, (REMEDIES.get(code, "") for code in codes))
+        remedies = [word for code in codes if (word := _remedy(facts, code))]
         return Decision(
-            f"This run cannot answer: {why}" if spoiled else "",
-            f"What to do: {'; '.join(remedies)}" if spoiled and set(codes) & set(REMEDIES) else "",
+            _unanswered(facts, spoiled, codes) if spoiled else "",
+            f"What to do: {'; '.join(remedies)}" if remedies else "",
             strength="spoiled" if spoiled else "none",
             arm=alone,
         )
@@ -78,6 +77,21 @@ def decide(facts: Facts, cell: InterferenceCell) -> Decision:
     rest = f"; {unjudged} could not be judged" if unjudged else ""
     still = losses.sentence(facts, cell, chosen.arm)
     return Decision(headline + rest, reason, strength, chosen.arm, rival.arm, still)
+
+
+def _remedy(facts: Facts, code: str) -> str:
+    return unproven.remedy(facts, [code]) or REMEDIES.get(code, "")
+
+
+def _unanswered(facts: Facts, spoiled: Sequence[Figure], codes: Mapping[str, Code]) -> str:
+    """Why there is no verdict; of made-up weights, whose pauses are real, the figures."""
+    figures = sorted((one for one in spoiled if one.value is not None), key=_value)
+    if set(codes) != {unproven.NEEDLE} or not unproven.made_up(facts) or not figures:
+        return f"This run cannot answer: {'; '.join(code.why for code in codes.values())}"
+    values = [one.value for one in figures]
+    parts = [f"{spoken(one.value, WORST.unit, beside=values)} with {one.arm}" for one in figures]
+    said = ", ".join(parts[:-1]) + " and " * (len(parts) > 1) + parts[-1]
+    return f"Figures, not a verdict: weights are made up. Readers pause for at most {said}"
 
 
 def _opening(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from twolane.analysis.points import Measured
 from twolane.records import AnyCell, Code, GridCell, InterferenceCell
+from twolane.report import unproven
 from twolane.report.codes import means
 from twolane.report.facts import Facts
 from twolane.report.markup import Markup, el
@@ -109,7 +110,12 @@ def _passed(facts: Facts) -> str:
 
 
 def _redo(facts: Facts) -> list[Markup | str]:
-    """The command that measures them again."""
+    """The command that measures them again, or what is needed instead."""
     code = facts.coded()[0].codes[0].code
+    if remedy := unproven.remedy(facts, [code]):
+        return [
+            el("a", "Each by name", href="#excluded"),
+            f". To measure again is no help: {remedy}.",
+        ]
     command = f"twolane run {facts.results.campaign}.yaml --resume --redo {code}"
     return [el("a", "Each by name", href="#excluded"), ". Again: ", el("code", command)]
