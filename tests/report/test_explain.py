@@ -154,3 +154,11 @@ def test_others_on_the_host_are_told_with_what_they_cost(folder: Path) -> None:
     assert "at most 1.2% of its cores." in text
     assert told(f"{folder}/split_1p1d", "interference")["lost_to_others_share"] == 0.012
     assert "Others had" not in explain(f"{folder}/copies_256", "interference")
+
+
+def test_of_several_blocks_the_first_is_told_and_the_next_command_works(tmp_path: Path) -> None:
+    folder = make(tmp_path / "demo", blocks=2)
+    said = explain(f"{folder}/split_1p1d")
+    assert f"note: block 1 of 2; {folder}/split_1p1d/2 is block 2" in said
+    words = said.rsplit("Next: twolane explain ", 1)[1].strip().replace("'", "").split(" ", 1)
+    assert "note" not in explain(*words)

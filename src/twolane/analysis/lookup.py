@@ -20,6 +20,7 @@ def find_run(text: str, under: Path) -> tuple[Results, Run]:
     """The run that `text` names: a run's folder, a campaign's folder with one run, or (part of) an
     id or an arm in a campaign's folder, as `FOLDER/ID`, or in any folder in `under`.
 
+    An arm of several blocks is its first; `ARM/2` is its second.
     Raises QuestionError where it names none, or several.
     """
     path = Path(text)
@@ -32,7 +33,22 @@ def find_run(text: str, under: Path) -> tuple[Results, Run]:
     if path.parent != Path() and (path.parent / "runs").is_dir():
         results = load(path.parent)
         return results, _one(results.runs, path.name, text)
+    if path.name.isdecimal() and (path.parent.parent / "runs").is_dir():
+        results = load(path.parent.parent)
+        return results, _one(_of_block(results, int(path.name), text), path.parent.name, text)
     return _anywhere(text, under)
+
+
+def _of_block(results: Results, number: int, place: str) -> list[Run]:
+    runs = [run for run in results.runs if run.block + 1 == number]
+    if not runs:
+        there = sorted({run.block + 1 for run in results.runs})
+        raise QuestionError(
+            f"there is no block {number}",
+            place=place,
+            remedy=f"blocks measured here: {', '.join(map(str, there))}",
+        )
+    return runs
 
 
 def _anywhere(text: str, under: Path) -> tuple[Results, Run]:
@@ -59,8 +75,8 @@ def _one(runs: Sequence[Run], text: str, place: str) -> Run:
         )
     exact = [run for run in runs if text in (run.id, run.arm)]
     close = exact or [run for run in runs if text in run.id or text in run.arm]
-    if len(close) == 1:
-        return close[0]
+    if len({(run.folder.parent, run.arm) for run in close}) == 1:
+        return min(close, key=lambda run: (run.block, not run.finished))
     what = f"no run is called {text!r}" if not close else f"{len(close)} runs may be meant"
     raise QuestionError(
         what if text else f"it holds {len(runs)} runs",
@@ -82,6 +98,8 @@ def _some(names: Iterable[str]) -> str:
 def find_target(run: Run, text: str) -> CellSummary | Request:
     """A cell of `run` by (part of) its id, or a request by its id or a part that only it has.
 
+    Of several shots (`aggressor`) it is the one whose first token took the median time; of an even
+    number, the shorter of the middle two.
     Raises QuestionError where there is none, or several.
     """
     exact = [cell for cell in run.cells if cell.cell.id == text]
@@ -99,18 +117,27 @@ def find_target(run: Run, text: str) -> CellSummary | Request:
 
 
 def _request(run: Run, text: str) -> Request | None:
-    close = None
-    several: list[str] = []
+    close: list[Request] = []
     for request in run.requests():
         if request.id == text:
             return request
         if text in request.id:
-            close = close or request
-            several.append(request.id)
-    if len(several) > 1:
+            close.append(request)
+    if len(close) > 1 and all(request.role == "aggressor" for request in close):
+        return _median_shot(close)
+    if len(close) > 1:
         raise QuestionError(
-            f"{len(several)} requests may be meant by {text!r}",
+            f"{len(close)} requests may be meant by {text!r}",
             place=run.id,
-            remedy=f"name one of: {_some(several)}",
+            remedy=f"name one of: {_some(request.id for request in close)}",
         )
-    return close
+    return close[0] if close else None
+
+
+def _median_shot(shots: Sequence[Request]) -> Request:
+    """Those without a first token come last."""
+
+    def wait(shot: Request) -> float:
+        return float("inf") if shot.first_ns is None else shot.first_ns - shot.send_ns
+
+    return sorted(shots, key=wait)[(len(shots) - 1) // 2]

@@ -9,9 +9,10 @@ import msgspec
 
 from twolane.analysis.lookup import find_run, find_target
 from twolane.analysis.points import measure
+from twolane.analysis.results import Results, Run
 from twolane.cli.frame import JSON, OUT, cli
 from twolane.errors import QuestionError
-from twolane.records import CellSummary
+from twolane.records import CellSummary, Request
 from twolane.report import explain as words
 from twolane.report import explained
 
@@ -26,7 +27,8 @@ def explain(run: str, target: str | None, against: str | None, out: Path, as_jso
     """Where a first token's time went, what a stall coincides with, why a point is coded.
 
     RUN is a run's folder, or its id or arm (a part of it is enough) in a campaign's folder, as
-    results/demo/split; CELL or REQUEST is an id or a part of it.
+    results/demo/split; of an arm's several blocks it is the first, and ARM/2 is the second.
+    CELL or REQUEST is an id or a part of it; of several long prompts, the median one.
 
     \b
     Example:
@@ -48,17 +50,36 @@ def explain(run: str, target: str | None, against: str | None, out: Path, as_jso
 
 def _alone(name: str, target: str | None, out: Path) -> tuple[object, str]:
     results, run = find_run(name, out)
+    _note_block(name, results, run)
     mine = [one for one in measure(results) if one.run.id == run.id]
     if target is None:
         of_run = explained.of_run(run, mine)
-        return of_run, words.run(of_run)
+        return of_run, words.run(of_run, f"{results.folder}/{run.id}")
     found = find_target(run, target)
     if isinstance(found, CellSummary):
         cell = explained.of_cell(run, next(m for m in mine if m.cell.id == found.cell.id))
         return cell, words.cell(cell)
+    _note_shot(target, run, found)
     measured = next((m for m in mine if m.cell.id == found.cell), None)
     request = explained.of_request(run, found, measured)
     return request, words.request(request)
+
+
+def _note_block(name: str, results: Results, run: Run) -> None:
+    """Says which block was taken where the name says none."""
+    blocks = {one.block + 1 for one in results.runs if one.arm == run.arm}
+    if len(blocks) > 1 and Path(name).name not in (run.id, str(run.block + 1)):
+        click.echo(
+            f"note: block {run.block + 1} of {len(blocks)}; "
+            f"{results.folder}/{run.arm}/{max(blocks)} is block {max(blocks)}",
+            err=True,
+        )
+
+
+def _note_shot(target: str, run: Run, found: Request) -> None:
+    """Says which long prompt was taken where `target` may mean several."""
+    if target != found.id and (meant := sum(target in one.id for one in run.requests())) > 1:
+        click.echo(f"note: {found.id}, the median of {meant} by first token", err=True)
 
 
 def _against(before: str, after: str, out: Path) -> tuple[object, str]:

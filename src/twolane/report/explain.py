@@ -49,7 +49,8 @@ def request(told: shape.RequestTold) -> str:
     )
 
 
-def run(told: shape.RunTold) -> str:
+def run(told: shape.RunTold, name: str = "") -> str:
+    """`name` is what `twolane explain` finds the run by, if more than its id."""
     ending = f"{told.status}: {told.error}" if told.error else told.status
     lines = [
         f"  {one.cell}\n    {', '.join(_coded(one.codes)) or 'no code'}; {_main(one)}"
@@ -60,7 +61,7 @@ def run(told: shape.RunTold) -> str:
         "Cells\n" + "\n".join(lines) if lines else "No cell was driven to its end.",
         *(_codes(one.codes, of=one.cell) for one in told.cells),
         _findings(told.findings),
-        f"Next: twolane explain {told.run} '{told.cells[0].cell}'" if told.cells else "",
+        f"Next: twolane explain {name or told.run} '{told.cells[0].cell}'" if told.cells else "",
     )
 
 
