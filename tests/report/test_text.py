@@ -14,7 +14,7 @@ from tests.report.synthetic import ARMS, GRID, INTERFERENCE, make
 from twolane.analysis.compare import Point
 from twolane.analysis.results import load
 from twolane.records import Code
-from twolane.report import table, verdict_sentence
+from twolane.report import decision, table, verdict_sentence
 from twolane.report.facts import Facts
 from twolane.report.metrics import INTERFERENCE as METRICS
 from twolane.report.metrics import change, number, ratio, spoken
@@ -142,6 +142,28 @@ def test_what_the_blocks_do_not_settle_is_no_recommendation(tmp_path: Path) -> N
     sentence = said(make(tmp_path / "r", blocks=2, arms=(one, alike)))
     assert sentence.startswith("Cannot tell yet. So far one leads. Against alike ")
     assert "Run " not in sentence.partition("While")[0]
+
+
+def test_of_equal_arms_the_first_is_recommended(tmp_path: Path) -> None:
+    twin = dataclasses.replace(ARMS[2], name="twin", pauses_ms=(10.0,))
+    sentence = said(make(tmp_path / "r", blocks=3, arms=(ARMS[1], ARMS[2], twin)))
+    assert sentence.startswith(f"Run {ARMS[2].name}. ")
+    assert "twin" not in sentence.partition("While")[0]
+
+
+def test_who_leads_by_throughput_too_is_not_said_to_lead_by_the_pause_alone(
+    tmp_path: Path,
+) -> None:
+    close = dataclasses.replace(ARMS[1], pauses_ms=(52.0,), tpot_ms=20.0, ttft_ms=100.0)
+    facts = Facts(load(make(tmp_path / "r", blocks=2, arms=(ARMS[0], close, ARMS[2]))))
+    cell = facts.interference
+    assert cell is not None
+    short, chosen = (facts.figure(cell, decision.WORST.key, n) for n in ("split_1p1d", close.name))
+    _, headline, _ = decision._pauses(facts, cell, chosen, [short])
+    assert headline in (f"Run {close.name}", (
+        f"Cannot tell yet. So far {close.name} leads, as good as the shortest worst pause and "
+        "with the better throughput"
+    ))  # fmt: skip
 
 
 def test_an_arm_as_good_with_more_throughput_is_preferred(tmp_path: Path) -> None:

@@ -218,7 +218,8 @@ class Alone:
     """Whether a token budget alone keeps the readers' pause under a limit in one cell.
 
     `arm` is the aggregated arm that keeps it, of several the one with the shortest first token of
-    the long prompt, and `gap` its pauses; `split` are those of the best split.
+    the long prompt (of arms that run alike the first), and `gap` its pauses; `split` are those of
+    the best split.
     """
 
     cell: InterferenceCell
@@ -235,7 +236,10 @@ def alone(evidence: Evidence, cell: InterferenceCell, limit_ms: float) -> Alone:
     gaps = {arm.name: evidence.seen(arm, cell, GAP) for arm in evidence.arms.values()}
     aggregated = [arm for arm in evidence.aggregated if gaps[arm.name].clean]
     keep = [arm for arm in aggregated if (gaps[arm.name].worst or 0.0) <= limit_ms]
-    best = min(keep, key=lambda arm: _first_token(evidence, cell, arm), default=None)
+    kept = {arm.name for arm in keep}
+    twins = {b for a, b in evidence.alike if a in kept}
+    firsts = [arm for arm in keep if arm.name not in twins]
+    best = min(firsts, key=lambda arm: _first_token(evidence, cell, arm), default=None)
     splits = [gaps[arm.name] for arm in evidence.splits if gaps[arm.name].clean]
     split = min(splits, key=lambda one: one.worst or 0.0, default=None)
     outcome, missing = _enough(aggregated, best, split, limit_ms)

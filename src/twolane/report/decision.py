@@ -1,11 +1,12 @@
 """Which arm to run, by rules, and what that costs.
 
 Rules of this file: of the arms without a reason code the one with the shortest worst pause is
-chosen, unless the next best is as good (within `NEAR`, or not to be told from its own null run)
-and has the better throughput. With fewer than two such arms, where a code is the reason, the run
-cannot answer. It says "Run" only where every other arm without a code can be told from the chosen
-one; one block is indicative, and what blocks do not settle it cannot tell. Where time stalled or
-tokens lost are better with another arm, the first words say so; where by verdict, nobody leads.
+chosen, unless the next best is as good (within `NEAR`, or not to be told from its own null run) and
+has the better throughput. With fewer than two such arms, where a code is the reason, the run cannot
+answer. It says "Run" only where every other arm without a code can be told from the chosen one; one
+block is indicative, and what blocks do not settle it cannot tell. Of equal arms (A/A) the first
+alone is asked. Where time stalled or tokens lost are better with another arm, the first words say
+so; where by verdict, nobody leads.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def decide(facts: Facts, cell: InterferenceCell) -> Decision:
             strength="spoiled" if spoiled else "none",
             arm=alone,
         )
+    clean = _once(facts, clean)
     chosen, rival, why = _choice(facts, cell, clean[0], clean[1])
     strength, headline, doubts = _opening(
         facts, cell, chosen, [one for one in clean if one is not chosen]
@@ -77,6 +79,12 @@ def decide(facts: Facts, cell: InterferenceCell) -> Decision:
     rest = f"; {unjudged} could not be judged" if unjudged else ""
     still = losses.sentence(facts, cell, chosen.arm)
     return Decision(headline + rest, reason, strength, chosen.arm, rival.arm, still)
+
+
+def _once(facts: Facts, clean: list[Figure]) -> list[Figure]:
+    """Of arms that run alike (A/A) the first alone, unless nothing else is there to choose."""
+    names = losses.distinct(facts, [one.arm for one in clean])
+    return [one for one in clean if one.arm in names]
 
 
 def _remedy(facts: Facts, code: str) -> str:
@@ -102,9 +110,14 @@ def _opening(
     strength, headline, doubts = _pauses(facts, cell, chosen, others)
     if told := [one for one in against if one.told]:
         others_lead = " and ".join(f"by {one.measure} {one.arm}" for one in told)
-        disagree = f"The measures disagree: by the worst pause {chosen.arm} leads, {others_lead}"
+        leads = "leads" if _shortest(chosen, others) else "is as good as any"
+        disagree = f"The measures disagree: by the worst pause {chosen.arm} {leads}, {others_lead}"
         return "open", disagree, doubts
-    alone = " by the worst pause alone" if strength == "open" else " if only the worst pause counts"
+    alone = " if only the worst pause counts"
+    if not _shortest(chosen, others):
+        alone = "" if strength == "open" else " if only worst pause and throughput count"
+    elif strength == "open":
+        alone = " by the worst pause alone"
     return strength, headline + alone * bool(against), doubts
 
 
@@ -119,7 +132,14 @@ def _pauses(
     if not unsettled:
         return "settled", f"Run {chosen.arm}", ""
     doubts = "; ".join(f"against {one.b} {_doubt(one)}" for one in unsettled)
-    return "open", f"Cannot tell yet. So far {chosen.arm} leads", f"A{doubts[1:]}. "
+    leads = f"So far {chosen.arm} leads"
+    if not _shortest(chosen, others):
+        leads += ", as good as the shortest worst pause and with the better throughput"
+    return "open", f"Cannot tell yet. {leads}", f"A{doubts[1:]}. "
+
+
+def _shortest(chosen: Figure, others: Sequence[Figure]) -> bool:
+    return all(_value(chosen) <= _value(one) for one in others)
 
 
 def _doubt(found: Comparison) -> str:

@@ -7,6 +7,7 @@ an arm that is ahead in them is named, whether the blocks tell the two apart or 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twolane.records import InterferenceCell
@@ -38,11 +39,19 @@ def ahead(facts: Facts, cell: InterferenceCell, chosen: str) -> list[Ahead]:
     return [one for one in found if one is not None]
 
 
+def distinct(facts: Facts, names: Sequence[str]) -> list[str]:
+    """Of arms that run alike (A/A) the first alone, unless fewer than two would be left."""
+    twins = {b for a, b in facts.alike if a in names}
+    once = [name for name in names if name not in twins]
+    return once if len(once) > 1 else list(names)
+
+
 def _ahead(facts: Facts, cell: InterferenceCell, metric: Metric, chosen: str) -> Ahead | None:
     mine = facts.figure(cell, metric.key, chosen)
     if mine.value is None or mine.excluded or within_null(facts, cell, metric, mine):
         return None
-    others = [facts.figure(cell, metric.key, arm) for arm in facts.arms if arm != chosen]
+    names = distinct(facts, [chosen, *(arm for arm in facts.arms if arm != chosen)])
+    others = [facts.figure(cell, metric.key, arm) for arm in names if arm != chosen]
     less = {
         one.arm: one.value
         for one in others
