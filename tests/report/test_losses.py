@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.report.synthetic import ARMS, INTERFERENCE, Arm, make
@@ -119,3 +120,21 @@ def test_a_loss_no_larger_than_the_null_runs_is_told_as_such(tmp_path: Path) -> 
     much = found.figure(cell, LOST.key, "copies_256")
     assert not losses.within_null(found, cell, LOST, much)
     assert "loses no more" not in losses.sentence(found, cell, "copies_256")
+
+
+def test_a_still_lower_figure_that_is_not_told_apart_is_named_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = facts(tmp_path / "r", (CHOPPED, LONG, ARMS[2]), blocks=3)
+    monkeypatch.setattr(
+        Facts, "versus", lambda _self, _cell, _metric, _a, b: SimpleNamespace(
+            outcome="B better" if b == "one_long" else "cannot tell"
+        )
+    )  # fmt: skip
+    monkeypatch.setattr(losses, "distinct", lambda _facts, names: names)
+    cell = found.interference
+    assert cell is not None
+    stalled = losses.ahead(found, cell, "chopped")[0]
+    assert (stalled.arm, stalled.told, stalled.lower) == ("one_long", True, ("split_1p1d", 0.0))
+    said = losses.sentence(found, cell, "chopped")
+    assert re.search(r"with one_long \(.*?, by verdict; split_1p1d .*?, not told apart\)", said)

@@ -21,12 +21,16 @@ _NAMES = {STALLED.key: "time stalled", LOST.key: "tokens lost"}
 
 @dataclass(frozen=True)
 class Ahead:
-    """An arm that is ahead of the chosen one in a measure; `told` if the blocks say so."""
+    """An arm that is ahead of the chosen one in a measure; `told` if the blocks say so.
+
+    `lower` is an arm, with its value, that has less still and that the blocks do not tell apart.
+    """
 
     metric: Metric
     arm: str
     value: float
     told: bool
+    lower: tuple[str, float] | None = None
 
     @property
     def measure(self) -> str:
@@ -59,7 +63,11 @@ def _ahead(facts: Facts, cell: InterferenceCell, metric: Metric, chosen: str) ->
     }
     told = [arm for arm in less if facts.versus(cell, metric, chosen, arm).outcome == "B better"]
     best = min(told or less, key=less.__getitem__, default=None)
-    return Ahead(metric, best, less[best], bool(told)) if best is not None else None
+    if best is None:
+        return None
+    least = min(less, key=less.__getitem__)
+    lower = (least, less[least]) if less[least] < less[best] else None
+    return Ahead(metric, best, less[best], bool(told), lower)
 
 
 def _less(other: float, mine: float, margin: float) -> bool:
@@ -108,4 +116,8 @@ def _told(facts: Facts, one: Ahead) -> str:
     less = "shorter" if one.metric is STALLED else "fewer"
     are = "is" if one.metric is STALLED else "are"
     value = spoken(max(one.value, 0.0), one.metric.unit)
-    return f"{one.measure} {are} {less} with {one.arm} ({value}, {verdict})"
+    also = ""
+    if one.lower is not None:
+        name, least = one.lower
+        also = f"; {name} {spoken(max(least, 0.0), one.metric.unit)}, not told apart"
+    return f"{one.measure} {are} {less} with {one.arm} ({value}, {verdict}{also})"
