@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.report.synthetic import ARMS, GRID, INTERFERENCE, make
 from twolane.analysis.results import load
 from twolane.cli import cli
 from twolane.comparison import as_json, compare_folders
+from twolane.errors import QuestionError
 from twolane.records import Code, RunMeta, read_json, write_json
 from twolane.report.facts import Facts
 from twolane.report.text import verdict
@@ -223,7 +225,7 @@ def test_a_declared_difference_spoils_nothing(tmp_path: Path, folder: Path) -> N
 
 
 def test_seals_hold_under_another_name(tmp_path: Path, folder: Path) -> None:
-    found = told(folder, make(tmp_path / "again", blocks=3))
+    found = told(folder, upgraded(tmp_path / "again", versions={"vllm": "0.33.0"}))
     assert not [one for one in found["excluded"] if one["codes"][0]["code"] == "DAMAGED"]
 
 
@@ -258,3 +260,11 @@ def test_unreadable_results_are_an_answer_not_a_traceback(tmp_path: Path) -> Non
     assert as_json(compare_folders(folder))["faults"][0]["why"]
     missing = CliRunner().invoke(cli, ["compare", str(tmp_path / "nowhere")])
     assert missing.exit_code == 2
+
+
+def test_a_copy_of_the_same_runs_is_refused(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    with pytest.raises(QuestionError, match="cannot be held against itself") as error:
+        compare_folders(folder, tmp_path / "copy")
+    assert error.value.place == str(tmp_path / "copy")
+    assert "another campaign" in error.value.remedy

@@ -84,7 +84,9 @@ def compare_folders(
     if second is not None and foreign.is_foreign(second):
         others = foreign.load(second)
     elif second is not None:
-        results = together(results, load(second))
+        beside = load(second)
+        _refuse_a_copy(results, beside, second)
+        results = together(results, beside)
     facts = Facts(results, recompute=recompute)
     floors = Facts(load(floor_from)) if floor_from is not None else None
     pairs = _pairs(results, against)
@@ -99,6 +101,18 @@ def compare_folders(
     no_floor = facts.no_floor if floors is None else f"{floors.no_floor}, in {floor_from}"
     rows, levels = tuple(work.rows()), tuple(work.levels())
     return Compared(facts, rows, levels, tuple(declared), tuple(others), no_floor)
+
+
+def _refuse_a_copy(results: Results, beside: Results, place: Path) -> None:
+    """Runs held against themselves would be equal, and their noise floor 0."""
+    known = {run.id: run.meta for run in results.runs}
+    if same := [run.id for run in beside.runs if known.get(run.id) == run.meta]:
+        raise QuestionError(
+            f"it holds {len(same)} of the same runs, {same[0]} first: a run cannot be held against "
+            "itself",
+            place=str(place),
+            remedy="name the results of another campaign, or one folder alone to compare its arms",
+        )
 
 
 def _pairs(results: Results, against: str | None) -> list[tuple[str, str]]:
