@@ -83,6 +83,20 @@ def test_the_script_starts_what_the_launcher_would(
     assert all(f"{launch.engine.name}=http://127.0.0.1:" in " ".join(router) for launch in made)
 
 
+def test_a_lone_engine_that_dies_is_named_with_its_log_beside_the_script(tmp_path: Path) -> None:
+    engine = handover.Service("one", ("false",), {}, port=1)
+    script = tmp_path / "w" / "start.sh"
+    script.parent.mkdir()
+    script.write_text(handover.shell([engine], "t"))
+    ended = subprocess.run(
+        ["bash", str(script)], cwd=tmp_path, check=False, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 1
+    assert f"one ended before it was ready: see {script.parent}/one.log" in ended.stderr
+    assert "endpoint" not in ended.stdout
+    assert (script.parent / "one.log").exists()
+
+
 def _less_port(argv: Sequence[str]) -> tuple[str, list[str]]:
     """The port, and the words less it: it stands where the user's own arguments do."""
     at = list(argv).index("--port")

@@ -116,6 +116,7 @@ def write(campaign: Campaign, arm: Arm, folder: Path, *, port: int) -> list[Path
 _PROLOGUE = """#!/usr/bin/env bash
 # {title}. Written by twolane; Ctrl-C stops everything.
 set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
 pids=()
 
 # A vLLM server with an open stream does not end by SIGTERM: what is left after 10 s is killed, each
@@ -131,9 +132,12 @@ stop() {{
 trap stop EXIT
 trap 'exit 130' INT TERM
 
-ready() {{ # URL PID
+ready() {{ # URL PID NAME
   until curl -fsS -o /dev/null "$1" 2>/dev/null; do
-    kill -0 "$2" || exit 1
+    if ! kill -0 "$2" 2>/dev/null; then
+      echo "$3 ended before it was ready: see $here/$3.log" >&2
+      exit 1
+    fi
     sleep 1
   done
 }}"""
@@ -143,14 +147,22 @@ def shell(parts: Sequence[Service], title: str) -> str:
     """A script that starts all, waits for each engine, and stops all on Ctrl-C."""
     lines = [_PROLOGUE.format(title=title)]
     for part in parts:
-        for name in part.after:
-            lines.append(f'ready {_part(parts, name).health} "${{pids[{_index(parts, name)}]}}"')
+        lines += [_ready(parts, name) for name in part.after]
         env = [f"{name}={shlex.quote(value)}" for name, value in part.env.items()]
         words = ["setsid env" if env else "setsid", *env, *_wrapped(map(shlex.quote, part.command))]
-        lines += ["", f"# {part.name}", " \\\n  ".join(words) + f" > {part.name}.log 2>&1 &"]
+        lines += [
+            "",
+            f"# {part.name}",
+            " \\\n  ".join(words) + f' > "$here"/{part.name}.log 2>&1 &',
+        ]
         lines.append('pids+=("$!")')
-    lines += ["", f"echo {shlex.quote('endpoint: ' + endpoint(parts))}", "wait -n", ""]
+    lines += ["", _ready(parts, parts[-1].name)]
+    lines += [f"echo {shlex.quote('endpoint: ' + endpoint(parts))}", "wait -n", ""]
     return "\n".join(lines)
+
+
+def _ready(parts: Sequence[Service], name: str) -> str:
+    return f'ready {_part(parts, name).health} "${{pids[{_index(parts, name)}]}}" {name}'
 
 
 def endpoint(parts: Sequence[Service]) -> str:
