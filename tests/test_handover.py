@@ -97,6 +97,18 @@ def test_a_lone_engine_that_dies_is_named_with_its_log_beside_the_script(tmp_pat
     assert (script.parent / "one.log").exists()
 
 
+def test_the_readme_warns_of_a_model_that_is_not_here_and_of_made_up_weights(
+    tmp_path: Path,
+) -> None:
+    dummy = handover.Service("one", ("x", "--load-format", "dummy"), {}, port=1)
+    plain = handover.Service("one", ("x",), {}, port=1)
+    said = handover._warnings([dummy], str(tmp_path / "gone"))
+    assert "gone does not exist" in said
+    assert "weights are made up" in said
+    assert handover._warnings([plain], str(tmp_path)) == ""
+    assert handover._warnings([plain], "owner/name") == ""
+
+
 def _less_port(argv: Sequence[str]) -> tuple[str, list[str]]:
     """The port, and the words less it: it stands where the user's own arguments do."""
     at = list(argv).index("--port")

@@ -11,6 +11,7 @@ import io
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def write(campaign: Campaign, arm: Arm, folder: Path, *, port: int) -> list[Path
         "compose.yaml": compose(parts, title, kind, campaign.model.path),
     }
     files |= {f"systemd/{unit_name(arm, p)}": unit(arm, p, title) for p in parts}
-    files["README.md"] = readme(arm, parts, title, kind)
+    files["README.md"] = readme(arm, parts, title, kind) + _warnings(parts, campaign.model.path)
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -281,6 +282,18 @@ def _container(part: Service, model: str) -> dict[str, Any]:
     if part.after:
         container["depends_on"] = {n: {"condition": "service_healthy"} for n in part.after}
     return container
+
+
+def _warnings(parts: Sequence[Service], model: str) -> str:
+    """What would keep the arm from answering as its reader expects."""
+    told = []
+    if model.startswith(("/", ".")) and not Path(model).exists():
+        told.append(f"The model's path {model} does not exist on the host that wrote this: set it.")
+    words = [word for part in parts for word in part.argv]
+    if "--load-format=dummy" in words or ("--load-format", "dummy") in pairwise(words):
+        told.append("`--load-format dummy`: the weights are made up, answers mean nothing. Take it")
+        told.append("out where the model's own weights lie.")
+    return "\n" + "\n".join(told) + "\n" if told else ""
 
 
 def readme(arm: Arm, parts: Sequence[Service], title: str, kind: Platform) -> str:
