@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -160,7 +161,7 @@ def _arrow() -> Any:
         raise QuestionError(
             "Parquet needs the library pyarrow, which is not installed",
             place="--format parquet",
-            remedy="pip install 'twolane[parquet]', or use --format csv",
+            remedy=f"{sys.executable} -m pip install pyarrow, or use --format csv",
         ) from None
 
 
