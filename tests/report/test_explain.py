@@ -25,6 +25,8 @@ from twolane.records import (
     read_jsonl,
     write_json,
 )
+from twolane.report import explain as explain_words
+from twolane.report.told import StallTold
 
 
 def explain(*words: str) -> str:
@@ -62,6 +64,12 @@ def test_a_stall_is_told_with_what_overlaps_it(folder: Path) -> None:
     assert "prefill of 6,000 tokens (aggressor) on e0, 3.35 s: covers 100% of it" in text
     assert told(f"{folder}/copies_2048", "interference")["stalls_in_all"] == 3
     assert "No reader stalled." in explain(f"{folder}/split_1p1d", "interference")
+
+
+@pytest.mark.parametrize(("null", "began"), [(True, "sleep began"), (False, "prompt was sent")])
+def test_a_stall_of_a_null_run_is_placed_by_its_sleep(*, null: bool, began: str) -> None:
+    one = StallTold("r", 1, 0, null, 80.0, 50.0, "hit", 0.7, "e0", [], [], [])
+    assert next(explain_words._stall([one])).endswith(f"s after the {'long ' * (not null)}{began}")
 
 
 def test_transfers_are_held_against_the_link(folder: Path) -> None:

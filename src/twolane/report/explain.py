@@ -197,7 +197,8 @@ def _stall(some: Sequence[shape.StallTold]) -> Iterator[str]:
     who = f"reader{'s' * (len(names) > 1)} {', '.join(map(str, names))}"
     where = "null run" if one.null else f"shot {one.shot}"
     on = f" on {one.engine}" if one.engine else ", engine not known"
-    when = f"{number(one.after_send_s)} s after the long prompt was sent"
+    began = "the sleep began" if one.null else "the long prompt was sent"
+    when = f"{number(one.after_send_s)} s after {began}"
     yield f"  {spoken(one.milliseconds, 'ms')}  {who}{on}, {where}, {one.phase}, {when}"
     yield from (f"    beside {_leg(leg)} of it" for leg in one.legs[:3])
     yield from (f"    {_step(step)} of it" for step in one.iterations[:5])
