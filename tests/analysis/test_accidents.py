@@ -84,3 +84,17 @@ def test_no_figure_changes_without_a_code(
     assert len(after) == len(before) or len(results.faults)
     assert as_json(compare_folders(folder))["format"] == 1
     assert html(load(folder)).endswith("</html>\n")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_pipe_in_a_files_place_is_named_and_not_waited_for(
+    whole: Path, tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / "demo"
+    shutil.copytree(whole, folder)
+    run = load(folder).runs[0]
+    (run.folder / name).unlink()
+    os.mkfifo(run.folder / name)
+    found = load(folder)
+    assert run.id not in {one.id for one in found.runs}
+    assert any("neither a file nor a folder" in fault.why for fault in found.faults)

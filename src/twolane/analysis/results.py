@@ -217,6 +217,10 @@ def together(first: Results, second: Results) -> Results:
 
 
 def _open(folder: Path, faults: Faults) -> Run | None:
+    odd = (one for one in folder.iterdir() if one.exists() and not (one.is_file() or one.is_dir()))
+    if strange := next(odd, None):  # reading a pipe would wait for ever
+        faults.note(strange, "neither a file nor a folder; its run is left out")
+        return None
     path = folder / "run.json"
     head = reading.one(path, _Schema, faults)
     if head is not None and head.schema != SCHEMA:
