@@ -81,6 +81,9 @@ def test_what_is_left_out_is_one_line_an_arm_and_code(tmp_path: Path) -> None:
     codes = {"split_1p1d": {INTERFERENCE.id: [BUSY]}}
     facts = Facts(load(make(tmp_path / "r", blocks=3, codes=codes)))
     assert left_out.counted(facts, "split_1p1d", "BUSY") == "3 of 3 long-prompt cells"
+    assert [line.partition(" (")[0] for line in left_out.plain(facts)] == [
+        "BUSY split_1p1d: 3 of 3 long-prompt cells"
+    ]
     said = left_out.left_out(facts)
     assert said.count("<li>") == 1
     assert "3 of 18 measured cells enter no verdict" in said

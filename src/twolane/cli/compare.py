@@ -12,7 +12,7 @@ from twolane import comparison
 from twolane.analysis.compare import Comparison
 from twolane.cli.frame import JSON, cli
 from twolane.comparison import Compared, Row
-from twolane.report import answers_prefix
+from twolane.report import answers_prefix, left_out
 from twolane.report.facts import Figure
 from twolane.report.metrics import change, number, span, unit_for
 
@@ -78,6 +78,9 @@ def _lines(compared: Compared) -> list[str]:
             lines += ["", click.style(cell, bold=True)]
         lines += _row(row, several=len({one.b for one in row.against}) > 1)
     lines += [
+        "",
+        "A ratio is the median of the blocks\u2019 own ratios: it need not be the quotient of the "
+        "medians shown.",
         *answers_prefix.plain(facts),
         *_confounds(compared),
         *_excluded(compared),
@@ -167,11 +170,8 @@ def _excluded(compared: Compared) -> list[str]:
     coded = compared.facts.coded()
     if not coded:
         return ["", "No point is excluded."]
-    lines = ["", f"Excluded: {len(coded)} of {len(compared.facts.measured)} measured cells:"]
-    for one in coded:
-        place = f"{one.run.arm}, block {one.run.block + 1}, {one.cell.id}"
-        lines += [f"  {code.code} {place}: {code.why}" for code in one.codes]
-    return lines
+    head = f"Excluded: {len(coded)} of {len(compared.facts.measured)} measured cells:"
+    return ["", head, *(f"  {line}" for line in left_out.plain(compared.facts))]
 
 
 def _others(compared: Compared) -> list[str]:

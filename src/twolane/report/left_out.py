@@ -29,6 +29,22 @@ def left_out(facts: Facts) -> Markup:
     return el("div", el("p", head), el("ul", items), notes, el("p", _redo(facts)))
 
 
+def plain(facts: Facts) -> list[str]:
+    """The same for a terminal: a line for each arm and code, a cell alone by its name."""
+    return [
+        f"{code} {arm}{_where(facts, arm, code)}{_how_much(_codes(facts, arm, code))}"
+        for arm, code in _struck(facts.coded())
+    ]
+
+
+def _where(facts: Facts, arm: str, code: str) -> str:
+    mine = [one for one in facts.coded() if one.run.arm == arm]
+    struck = [one for one in mine if any(c.code == code for c in one.codes)]
+    if len(struck) > 1:
+        return f": {counted(facts, arm, code)}"
+    return f", block {struck[0].run.block + 1}, {struck[0].cell.id}"
+
+
 def _struck(coded: Iterable[Measured]) -> list[tuple[str, str]]:
     """Arm and code, each pair once."""
     return list(dict.fromkeys((one.run.arm, code.code) for one in coded for code in one.codes))
