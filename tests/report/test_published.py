@@ -38,8 +38,8 @@ def test_three_blocks_do_not_settle_it_and_the_answers_say_what_is_missing(needl
     still = told.decided.still.replace("\N{NARROW NO-BREAK SPACE}", " ")
     assert still == (
         "With copies a reader still stands still for 5.17 s of the 7.47 s prefill and loses 3,875 "
-        "tokens; time stalled is shorter with split_1p1d (1.68 s, by verdict); tokens lost are "
-        "fewer with split_1p1d (854 tokens, not told apart)"
+        "tokens; time stalled is shorter with split_1p1d (1.68 s, by verdict; copies_2048 0.74 s, "
+        "not told apart); tokens lost are fewer with split_1p1d (854 tokens, not told apart)"
     )
     found = {one.id: one for one in answers(facts)}
     assert found["budget"].answer == (
