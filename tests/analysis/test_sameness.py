@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from twolane.analysis.sameness import Difference, differences, missing, planned, said_only
@@ -79,6 +79,7 @@ SETTINGS = st.dictionaries(
 )
 
 
+@example({"gates": [None, None]}, {"gates": [{}, {}]})
 @given(SETTINGS, SETTINGS)
 def test_an_edited_file_may_say_anything(here: dict[str, Any], there: dict[str, Any]) -> None:
     one, other = meta(**here), meta(**there)

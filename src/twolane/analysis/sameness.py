@@ -100,7 +100,12 @@ def differences(here: Any, there: Any, at: str = "") -> Iterator[Difference]:
         for key in dict.fromkeys([*here, *there]):
             inner = f"{at}.{key}" if at else str(key)
             yield from differences(here.get(key, _ABSENT), there.get(key, _ABSENT), inner)
-    elif _is_list(here) and _is_list(there) and len(here) == len(there) and _of_parts(here):
+    elif (
+        _is_list(here)
+        and _is_list(there)
+        and len(here) == len(there)
+        and _of_parts([*here, *there])
+    ):
         for number, (one, other) in enumerate(zip(here, there, strict=True)):
             yield from differences(one, other, f"{at}.{number}")
     elif here != there:
