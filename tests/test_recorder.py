@@ -16,6 +16,7 @@ from twolane.engines.fleet import Running
 from twolane.engines.launch import launches
 from twolane.errors import EngineError
 from twolane.records import Event, Findings, RunMeta, read_json
+from twolane.resume import CUT
 
 ROOT = Path(__file__).parents[1]
 LOG = Path(__file__).parent / "diagnosis/logs/23_worker_killed_9.log"
@@ -81,6 +82,12 @@ def test_runs_that_begin_in_one_second_have_unlike_ids(
     assert all("__16k__vllm__0102-030405-" in name for name in names)
     again = recorder.new_run_folder(tmp_path / steps[0].key, demo, steps[0]).name
     assert again == f"{names[0]}b"
+    for name in (names[0], again):  # cut, set aside and begun anew in this second
+        aside = tmp_path / steps[0].key / CUT
+        aside.mkdir(exist_ok=True)
+        (tmp_path / steps[0].key / "runs" / name).rename(aside / name)
+    anew = recorder.new_run_folder(tmp_path / steps[0].key, demo, steps[0]).name
+    assert anew == f"{names[0]}c"
     monkeypatch.setattr(recorder, "boot_id", lambda: "another host")
     assert recorder.new_run_folder(tmp_path / "there", demo, steps[0]).name not in names
 

@@ -335,7 +335,8 @@ def new_folder(results: Path, name: str) -> Path:
 def new_run_folder(root: Path, campaign: Campaign, planned: PlannedRun) -> Path:
     """`<model>__<layout>__<context>__vllm__<MMDD-HHMMSS>-<6 digits>`, and a letter if taken.
 
-    The digits tell apart runs that other processes, or other hosts, begin in the same second.
+    The digits tell apart runs that other processes, or other hosts, begin in the same second. One
+    that was cut and set aside in this very second keeps its name too.
     """
     context = campaign.context
     length = f"{context // 1024}k" if context % 1024 == 0 else str(context)
@@ -344,6 +345,8 @@ def new_run_folder(root: Path, campaign: Campaign, planned: PlannedRun) -> Path:
     base = f"{campaign.model.name}__{planned.layout.name}__{length}__vllm__{stamp}-{digits}"
     for suffix in ["", *"bcdefghijk"]:
         folder: Path = root / "runs" / (base + suffix)
+        if (root / CUT / folder.name).exists():
+            continue
         with contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True)
             return folder
