@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.analysis.made import arm
 
@@ -46,13 +46,15 @@ def found(*some: Shots, limits: Sequence[float] = (100.0, 250.0)) -> Prefixes:
 # ------------------------------------------------------------------------------------- bands
 
 
+@example(32_768)
 @given(st.integers(1, 3_000_000))
 def test_bands_are_powers_of_two_up_to_the_prompt(n: int) -> None:
     tops = bands(n)
     assert tops[-1] == n
     assert list(tops) == sorted(set(tops))
     assert all(top & (top - 1) == 0 for top in tops[:-1])
-    assert n < 8192 * 4 or tops[0] == 8192
+    assert n <= 8192 * 4 or tops[0] == 8192
+    assert len(tops) >= min(4, n.bit_length())
 
 
 def test_bands_of_the_usual_lengths() -> None:

@@ -9,7 +9,7 @@ how long each piece took. A piece belongs to the gap that ends with the token of
 counting the reader's tokens back from the prompt's first token, which the last step made. Logged
 times are not used: an engine that overlaps its steps logs what it waited, not what a step took.
 
-What no budget shortens is kept apart. The *entry* is the longest pause that ends before the first
+What is no chunk's is kept apart. The *entry* is the longest pause that ends before the first
 chunk's token: the engine takes the prompt in. The *exit* is the pause that ends with the prompt's
 first token, that of its last chunk.
 """

@@ -2,7 +2,7 @@
 
 Rules of this file: pure functions of what `chunks` found, but for `shots`, which has the files
 read. Gaps are the longest of all shots, blocks and prompts: a pause that happened is a pause. The
-first and the last chunk share their gaps with the entry and the exit, which no budget shortens: so
+first and the last chunk share their gaps with the entry and the exit, which are no chunk's: so
 they speak for a prefix only where no other chunk does, and are marked. Points with a reason code
 decide nothing; where every one has the code NEEDLE because the weights are made up, their figures
 are told and no verdict is.

@@ -1,4 +1,4 @@
-"""c*(p) inside the prompt: gap by prefix, the budgets that keep it short, and what no budget does.
+"""c*(p) inside the prompt: gap by prefix, the budgets that keep it short, and the pauses around.
 
 Rules of this file: figures are `analysis.prefixes`'s. A cell's colour says what its words say; a
 pale point or a dagger is a chunk that shares its pause with the prompt's entry or exit; hollow is
@@ -259,7 +259,7 @@ def _edge(one: Prefixes, prompt: int, arm: str, kind: int) -> Markup:
 
 def _told(one: Prefixes) -> str:
     text = (
-        "What comes before the first chunk no budget shortens. The pauses of the first and the "
+        "What comes before the first chunk is no chunk\u2019s. The pauses of the first and the "
         "last chunk are the chunk\u2019s own time and what the engine needs to take the prompt in, "
         "or to answer it: they count above only where no other chunk lies."
     )
