@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from twolane import claims, devices, schedule
+from twolane.analysis import speculation
 from twolane.analysis.counted import counted
 from twolane.analysis.stats import summarise
 from twolane.claims import Claim
@@ -185,6 +186,7 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
     if refused := await fleet.reset_caches():
         codes.append(Code(code="RESET", why=f"prefix cache not emptied: {', '.join(refused)}"))
     before = await recorder.sampler.take(f"begin:{cell.id}")
+    await asyncio.to_thread(recorder.draft_logs.begin)
     cores = fleet.devices if recorder.on_cores else {}
     began = HostTime.read(fleet.pids, cores)
     answered = recorder.answered(cell)
@@ -193,6 +195,7 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
     ended = HostTime.read(fleet.pids, cores)
     foreign_share, lost_share = began.foreign_share(ended), began.lost_share(ended)
     after = await recorder.sampler.take(f"end:{cell.id}")
+    logged = await asyncio.to_thread(recorder.draft_logs.end)
     block_size = max((e.block_size or 1 for e in fleet.engines), default=1)
     codes += judge(
         cell,
@@ -223,6 +226,7 @@ async def measure(recorder: Recorder, fleet: Fleet, cell: AnyCell) -> None:
             window_ns=result.window_ns,
             values=summarise(cell, [*answered, *requests], result.window_ns)
             | counted(before, after)
+            | speculation.values(logged, before, after)
             | {
                 "foreign_cpu_share": round(foreign_share, 4),
                 "lost_to_others_share": None if lost_share is None else round(lost_share, 4),

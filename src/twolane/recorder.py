@@ -23,6 +23,7 @@ from twolane.claims import Claim
 from twolane.clock import boot_id, now_ns, wall
 from twolane.config import Campaign
 from twolane.diagnosis.findings import Diagnosis
+from twolane.engines.drafting import DraftLogs
 from twolane.engines.fleet import Fleet
 from twolane.engines.release import Before
 from twolane.engines.sampler import Sampler
@@ -70,6 +71,7 @@ class Recorder:
     cells: Appender = field(init=False)
     sampler: Sampler = field(init=False)
     inspector: Inspector = field(init=False)
+    draft_logs: DraftLogs = field(init=False)
     ready: Figures = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -79,6 +81,9 @@ class Recorder:
         self.requests = RequestFile(self.folder / "requests.jsonl")
         self.cells = Appender(self.folder / "cells.jsonl")
         self.sampler = Sampler(self.folder / "metrics.jsonl")
+        self.draft_logs = DraftLogs(
+            {e.name: self.folder / f"{e.name}.log" for e in self.planned.layout.engines}
+        )
         self.inspector = Inspector(
             self.folder, self.campaign, self.planned.layout, lambda text: self.tell("note", text)
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from twolane.records import Finding
+from twolane.report import drafting
 from twolane.report import told as shape
 from twolane.report.metrics import BY_KIND, number, ratio, spoken
 
@@ -24,6 +25,7 @@ def cell(told: shape.CellTold) -> str:
         _figures(told),
         _codes(told.codes),
         _cores(told),
+        drafting.words(told.drafted),
         *map(_ledger, told.ledgers),
         _stalls(told.stalls, told.stalls_in_all),
         _moved(told.transfers) if told.transfers else "",

@@ -21,6 +21,7 @@ from twolane.clock import MS, NS
 from twolane.records import CellSummary, Code, Finding, InterferenceCell, Request, Role
 from twolane.report import told as shape
 from twolane.report.codes import REMEDIES, means
+from twolane.report.drafting import drafted
 from twolane.report.facts import shown
 
 ROLES: dict[Role, str] = {
@@ -67,6 +68,7 @@ def of_cell(run: Run, measured: Measured, *, requests_too: bool = True) -> shape
         findings=_findings(run, cell.id),
         others_cpu_share=summary.values.get("foreign_cpu_share") if summary else None,
         lost_to_others_share=summary.values.get("lost_to_others_share") if summary else None,
+        drafted=drafted(summary.values) if summary else None,
     )
 
 

@@ -14,6 +14,7 @@ from twolane.analysis.measures import median
 from twolane.analysis.results import Run
 from twolane.clock import NS
 from twolane.records import Sample
+from twolane.report import drafting
 from twolane.report.facts import Facts
 from twolane.report.markup import Markup, details, el, join, scroll, table
 from twolane.report.metrics import number
@@ -76,7 +77,7 @@ def section(facts: Facts) -> Markup | None:
         details(_title(run), inside) for run, inside in drawn if inside
     ]  # fmt: skip
     if not told:
-        return None
+        return drafting.section(facts)
     summed = summary(facts)
     lede = "Sampled once a second. Below, each run second by second; shaded are its cells."
     slower = (
@@ -87,6 +88,7 @@ def section(facts: Facts) -> Markup | None:
     return join(
         el("p", slower if summed else lede, class_="lede"),
         summed,
+        drafting.section(facts),
         details(raw, told) if summed else told,
     )
 

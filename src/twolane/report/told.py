@@ -117,6 +117,22 @@ class MovedTold:
 
 
 @dataclass(frozen=True)
+class DraftedTold:
+    """Speculative decoding in a cell, by the engines' counters and by the lines of their logs;
+    shares accepted are by position in a draft. `differ` if both are known and tell apart."""
+
+    tokens_a_step: float | None
+    accepted_shares: list[float]
+    log_tokens_a_step: float | None
+    log_tokens_a_step_least: float | None
+    log_tokens_a_step_most: float | None
+    log_accepted_shares: list[float]
+    log_lines: int
+    log_covers: float | None  # share of what was drafted in the cell
+    differ: bool | None
+
+
+@dataclass(frozen=True)
 class CellTold:
     run: str
     arm: str
@@ -131,6 +147,7 @@ class CellTold:
     findings: list[Finding]
     others_cpu_share: float | None = None  # of the host's CPU time meanwhile
     lost_to_others_share: float | None = None  # of the worst-off engine's cores, at most
+    drafted: DraftedTold | None = None
 
 
 @dataclass(frozen=True)
