@@ -88,6 +88,7 @@ def _key(campaign: Campaign, arm: Arm, block: int) -> str:
     work = [
         __version__, _model(campaign.model.path, arm), campaign.context, campaign.seed, block,
         arm.name, engines, campaign.gates, campaign.greedy, campaign.cells,
+        *([arm.layout.proxy] if arm.layout.proxy else []),
     ]  # fmt: skip
     return hashlib.sha256(msgspec.json.encode(work)).hexdigest()[:12]
 

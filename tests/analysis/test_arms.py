@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from tests.report.synthetic import make
 
-from twolane.analysis.arms import arms, budget_of
+from twolane.analysis.arms import alike, arms, budget_of
 from twolane.analysis.results import load
 
 
@@ -34,3 +37,34 @@ def test_kind_budget_and_devices(tmp_path: Path) -> None:
 )
 def test_budget_in_either_spelling(argv: list[str], budget: int | None) -> None:
     assert budget_of(argv) == budget
+
+
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [
+        ({}, True),
+        ({"env": {"CUDA_VISIBLE_DEVICES": "3"}}, True),
+        ({"env": {"TWOLANE_KV_RUNS": "1"}}, False),
+        ({"argv": ["--block-size", "128"]}, False),
+        ({"proxy": ["proxy", "--port", "9", "--prefill", "p=http://b"]}, True),
+        ({"proxy": ["proxy", "--port", "7", "--tokenise-once"]}, False),
+    ],
+)
+def test_arms_run_alike_if_all_that_they_were_told_is(
+    tmp_path: Path, changed: dict[str, Any], same: bool
+) -> None:
+    split = next(run for run in load(make(tmp_path / "r")).runs if run.arm == "split_1p1d")
+    argv = ["proxy", "--port", "7", "--prefill", "p=http://a"]
+    first = msgspec.structs.replace(split.meta, proxy={"argv": argv})
+    engines = [
+        msgspec.structs.replace(
+            engine,
+            argv=[*engine.argv, *changed.get("argv", [])],
+            env={**engine.env, **changed.get("env", {})},
+        )
+        for engine in first.engines
+    ]
+    proxy = {"argv": changed.get("proxy", argv)}
+    second = msgspec.structs.replace(first, arm="second", engines=engines, proxy=proxy)
+    runs = [dataclasses.replace(split, meta=meta) for meta in (first, second)]
+    assert alike(arms(runs).values()) == ([("split_1p1d", "second")] if same else [])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from twolane import plan
 from twolane.config import load_campaign, parse_cell, parse_size
 from twolane.config.cells import NEEDLE_ANSWER, tokens_needed
+from twolane.engines.front import command
 from twolane.errors import ConfigError, QuestionError
 from twolane.gates import needle
 from twolane.records import GridCell, InterferenceCell, NeedleCell
@@ -320,3 +321,26 @@ def test_more_requests_than_any_run_has_are_refused(text: str) -> None:
     with pytest.raises(QuestionError, match="would send") as caught:
         parse_cell(text)
     assert "10,000,000" in caught.value.remedy
+
+
+def test_an_arm_may_ask_something_of_its_proxy(tmp_path: Path) -> None:
+    asks = "layout: split_1p1d, proxy: {connector: push, tokenise_once: true, kv_limit: 0.8}"
+    plain, asking = (
+        load_campaign(DEMO),
+        load_campaign(changed(tmp_path, "layout: split_1p1d", asks)),
+    )
+    words = ("--connector", "push", "--tokenise-once", "--kv-limit", "0.8")
+    assert [arm.layout.proxy for arm in asking.arms] == [(), (), words]
+    assert command(asking.arms[2].layout, ["http://a", "http://b"], port=1)[-5:] == list(words)
+    keys = [[run.key for run in plan.runs(c)][:3] for c in (plain, asking)]
+    assert [a == b for a, b in zip(*keys, strict=True)] == [True, True, False]
+    assert "proxy" not in plain.resolved()["arms"]["split_1p1d"]
+    assert asking.resolved()["arms"]["split_1p1d"]["proxy"] == words
+
+
+@pytest.mark.parametrize("asks", ["{connector: pul}", "{port: 1}", "{kv_limit: 2}", "{backlog: 0}"])
+def test_a_proxy_is_not_asked_for_what_it_does_not_know(tmp_path: Path, asks: str) -> None:
+    path = changed(tmp_path, "layout: split_1p1d", f"layout: split_1p1d, proxy: {asks}")
+    with pytest.raises(ConfigError) as caught:
+        load_campaign(path)
+    assert caught.value.place.startswith(f"{path}:12")

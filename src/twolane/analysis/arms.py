@@ -16,6 +16,13 @@ from twolane.records import EngineMeta, RunMeta
 Kind = Literal["one engine", "copies", "split"]
 _BUDGET = "--max-num-batched-tokens"
 _PLACES = frozenset({_BUDGET, "--port", "--host"})
+# Where an engine runs, not how; the devices themselves are on record elsewhere.
+PLACE_VARIABLES = frozenset(
+    {
+        "CUDA_VISIBLE_DEVICES", "PATH", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_NIXL_SIDE_CHANNEL_PORT",
+    }
+)  # fmt: skip
+_PROXY_PLACES = frozenset({"--host", "--port", "--ledger", "--prefill", "--decode", "--aggregated"})
 
 
 @dataclass(frozen=True)
@@ -65,13 +72,24 @@ def _arm(meta: RunMeta) -> Arm:
         devices=len({device for engine in meta.engines for device in engine.devices}),
         engines=len(meta.engines),
         factor=_factor(meta),
-        others=_others(meta.engines),
+        others=(*sorted(_settings(engine) for engine in meta.engines), *_asked_of_proxy(meta)),
     )
 
 
-def _others(engines: Iterable[EngineMeta]) -> tuple[str, ...]:
-    """The engines' command lines without what names a budget or a place, in a fixed order."""
-    return tuple(sorted(" ".join(_kept(engine.argv)) for engine in engines))
+def _settings(engine: EngineMeta) -> str:
+    """An engine's command line and variables, without what names a budget or a place."""
+    told = (f"{k}={v}" for k, v in sorted(engine.env.items()) if k not in PLACE_VARIABLES)
+    return " ".join([*told, *_kept(engine.argv)])
+
+
+def _asked_of_proxy(meta: RunMeta) -> list[str]:
+    return [f"{name} {value}" for name, value in sorted(proxy_options(meta).items())]
+
+
+def proxy_options(meta: RunMeta) -> dict[str, str]:
+    """The options of the proxy in front of the engines that say how it works, not where."""
+    given = flags([str(word) for word in meta.proxy.get("argv", [])])
+    return {name: value for name, value in given.items() if name not in _PROXY_PLACES}
 
 
 def _kept(argv: list[str]) -> list[str]:

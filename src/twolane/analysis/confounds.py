@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from twolane.analysis.arms import PLACE_VARIABLES, flags, proxy_options
 from twolane.analysis.results import Results, Run
 from twolane.records import EngineMeta
 
@@ -22,7 +23,6 @@ Severity = Literal["severe", "mild", "knob"]
 _INCIDENTAL = frozenset(
     {"--port", "--host", "--model", "--served-model-name", "--uvicorn-log-level"}
 )
-_INCIDENTAL_ENV = frozenset({"VLLM_NIXL_SIDE_CHANNEL_PORT", "VLLM_CPU_OMP_THREADS_BIND", "PATH"})
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,11 @@ def _order(results: Results) -> Iterable[Confound]:
 
 
 def _knobs(results: Results) -> Iterable[Confound]:
-    sources = (("flag", _flags, _INCIDENTAL), ("variable", _env, _INCIDENTAL_ENV))
+    sources = (
+        ("flag", _flags, _INCIDENTAL),
+        ("variable", _env, PLACE_VARIABLES),
+        ("proxy option", _proxy_options, frozenset[str]()),
+    )
     for kind, of, incidental in sources:
         settings = {run.arm: of(run) for run in reversed(_started(results))}
         names = {name for chosen in settings.values() for name in chosen} - incidental
@@ -210,11 +214,15 @@ def _knobs(results: Results) -> Iterable[Confound]:
 
 def _flags(run: Run) -> dict[str, str]:
     """Flags of all engines of a run, values of several engines joined."""
-    return _merged(_parsed(engine.argv) for engine in run.meta.engines)
+    return _merged(flags(engine.argv) for engine in run.meta.engines)
 
 
 def _env(run: Run) -> dict[str, str]:
     return _merged(engine.env for engine in run.meta.engines)
+
+
+def _proxy_options(run: Run) -> Mapping[str, str]:
+    return proxy_options(run.meta)
 
 
 def _merged(several: Iterable[Mapping[str, str]]) -> dict[str, str]:
@@ -223,13 +231,3 @@ def _merged(several: Iterable[Mapping[str, str]]) -> dict[str, str]:
         for name, value in one.items():
             seen[name][value] = None
     return {name: " / ".join(sorted(values)) for name, values in seen.items()}
-
-
-def _parsed(argv: list[str]) -> dict[str, str]:
-    """`--flag value`, `--flag=value` and bare `--flag` of a command line."""
-    flags: dict[str, str] = {}
-    for here, after in zip(argv, [*argv[1:], "--"], strict=False):
-        if here.startswith("--"):
-            name, equals, value = here.partition("=")
-            flags[name] = value if equals else ("given" if after.startswith("--") else after)
-    return flags

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -71,7 +71,7 @@ class Campaign:
                 },
                 "node": asdict(self.models.node),
                 "context": self.context,
-                "arms": {a.name: {"factor": a.factor, **asdict(a.layout)} for a in self.arms},
+                "arms": {a.name: {"factor": a.factor, **_plain(a.layout)} for a in self.arms},
                 "gates": self.gates,
                 "greedy": self.greedy,
                 "cells": self.cells,
@@ -102,11 +102,35 @@ class Campaign:
         return hashlib.sha256(text).hexdigest()[:16]
 
 
+def _plain(layout: Layout) -> dict[str, Any]:
+    """A layout as run.json holds it: what nobody asked for is not there, as in older folders."""
+    return {key: value for key, value in asdict(layout).items() if key != "proxy" or value}
+
+
+class ProxyShape(Shape):
+    """What an arm may ask of the proxy in front of its engines, by the options' own names."""
+
+    connector: Literal["auto", "pull", "push", "push-at-once"] | None = None
+    tokenise_once: bool | None = None
+    split_from: int | None = Field(default=None, ge=0)
+    backlog: int | None = Field(default=None, ge=1)
+    decode_limit: int | None = Field(default=None, ge=1)
+    kv_limit: float | None = Field(default=None, gt=0, le=1)
+
+    def words(self) -> Iterator[str]:
+        """The options as they stand on the proxy's command line."""
+        for name, value in self.model_dump(exclude_none=True).items():
+            option = f"--{name.replace('_', '-')}"
+            if value is not False:
+                yield from (option,) if value is True else (option, str(value))
+
+
 class ArmShape(Shape):
     layout: str
     budget: int | None = Field(default=None, ge=1)
     args: list[str] = []
     env: dict[VariableName, str | int | float | bool] = {}
+    proxy: ProxyShape = ProxyShape()
     factor: str = ""
 
 
@@ -262,7 +286,8 @@ def _arm(file: YamlFile, model: Model, name: str, shape: ArmShape, context: int)
     env = {k: str(int(v)) if isinstance(v, bool) else str(v) for k, v in shape.env.items()}
     layout = model.layouts[shape.layout]
     engines = tuple(_knobbed(engine, knobs, env, places) for engine in layout.engines)
-    return Arm(name, replace(layout, engines=engines), shape.factor or name)
+    proxy = tuple(shape.proxy.words())
+    return Arm(name, replace(layout, engines=engines, proxy=proxy), shape.factor or name)
 
 
 def _knobbed(

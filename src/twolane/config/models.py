@@ -52,10 +52,14 @@ class Engine:
 
 @dataclass(frozen=True)
 class Layout:
-    """Engines on groups; a split if it has a prefill and a decode side."""
+    """Engines on groups; a split if it has a prefill and a decode side.
+
+    `proxy` holds options of `twolane proxy` that an arm asks for, as words of its command line.
+    """
 
     name: str
     engines: tuple[Engine, ...]
+    proxy: tuple[str, ...] = ()
 
     @property
     def split(self) -> bool:

@@ -27,6 +27,7 @@ class _Arm:
     factor: str
     name: str
     engines: tuple[Engine, ...]
+    proxy: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def load_results(folder: Path) -> Campaign:
 def _campaign(path: Path, config: Mapping[str, Any]) -> Campaign:
     kept = msgspec.convert(config, _Config)
     arms = tuple(
-        Arm(name, Layout(arm.name, arm.engines), arm.factor) for name, arm in kept.arms.items()
+        Arm(name, Layout(arm.name, arm.engines, arm.proxy), arm.factor)
+        for name, arm in kept.arms.items()
     )
     model = Model(kept.model.name, _here(kept.model.path), {a.layout.name: a.layout for a in arms})
     return Campaign(

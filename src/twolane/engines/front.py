@@ -30,7 +30,7 @@ def command(
         argv += ["--ledger", str(ledger)]
     for engine, url in zip(layout.engines, urls, strict=True):
         argv += [_FLAG[engine.role], f"{engine.name}={url}"]
-    return argv
+    return [*argv, *layout.proxy]
 
 
 class Front:
