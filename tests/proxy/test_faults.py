@@ -85,24 +85,78 @@ async def test_a_broken_prefill_is_a_bad_gateway_and_decode_is_not_asked(
         assert (await r.ask(completion())).text == expected()
 
 
-D_FAULTS: list[tuple[Fault, int]] = [
-    ("reset", 502), ("truncate", 502), ("hang", 504), ("garbage", 502),
-]  # fmt: skip
+D_FAULTS: list[tuple[Fault, int]] = [("reset", 502), ("truncate", 502), ("hang", 504)]
 
 
 @pytest.mark.parametrize(("fault", "status"), D_FAULTS)
 async def test_a_broken_decode_is_a_bad_gateway(fault: Fault, status: int) -> None:
     limits: dict[str, Any] = {"answer_timeout_s": 0.05} if fault == "hang" else {}
-    accepts = fault == "garbage"  # an engine that says 200 has read the blocks; this one lies
-    async with rig(strands=accepts, **limits) as r:
+    async with rig(**limits) as r:
         r.d.behaviour = Behaviour(fault=fault)
         well_shaped(await r.ask(completion()), status)
+        await r.settled()
+        assert r.proxy.book.ends == {"admitted": 1, "released": 1}
 
 
-async def test_what_is_no_event_stream_is_not_streamed() -> None:
+TOKENLESS: list[tuple[Fault, int]] = [
+    ("garbage", 502), ("junk", 502), ("noise", 502), ("hollow", 502), ("cut", 502),
+    ("first_error", 500),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("fault", "status"), TOKENLESS)
+async def test_a_200_without_a_token_is_an_error_and_its_handoff_is_released(
+    fault: Fault, status: int, stream: bool
+) -> None:
+    async with rig() as r:
+        r.d.behaviour = Behaviour(fault=fault)
+        got = await r.ask(completion(stream=stream))
+        well_shaped(got, status)
+        if fault == "first_error":
+            assert got.json["error"]["message"] == "KV load failed"
+        await r.settled()
+        assert r.proxy.book.ends == {"admitted": 1, "released": 1}
+        r.d.behaviour = Behaviour()
+        assert (await r.ask(completion(stream=stream))).text == expected()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("fault", "status"), TOKENLESS)
+async def test_a_200_without_a_token_of_one_engine_alone_is_an_error(
+    fault: Fault, status: int, stream: bool
+) -> None:
+    async with rig(0, 0, aggregated=1) as r:
+        r.aggregated[0].behaviour = Behaviour(fault=fault)
+        well_shaped(await r.ask(completion(stream=stream)), status)
+
+
+@pytest.mark.parametrize(("fault", "status"), TOKENLESS)
+async def test_before_the_first_token_a_stream_falls_back_as_any_request(
+    fault: Fault, status: int
+) -> None:
+    async with rig(aggregated=1, fallback_share=1.0) as r:
+        r.d.behaviour = Behaviour(fault=fault)
+        got = await r.ask(completion(stream=True))
+        assert got.status == (500 if status == 500 else 200)  # 500 is an answer of the engine
+
+
+async def test_a_refusal_by_validation_has_told_p_nothing() -> None:
+    async with rig() as r:
+        got = await r.ask(completion(stream_options={"include_usage": True}))
+        well_shaped(got, 400)
+        await r.settled()
+        assert r.store.counts["rejected"] == 1  # by the release
+        assert r.proxy.book.ends == {"admitted": 1, "released": 1}
+
+
+async def test_a_warm_up_without_a_token_has_not_taken_the_blocks() -> None:
     async with rig(strands=True) as r:
-        r.d.behaviour = Behaviour(fault="garbage")
-        well_shaped(await r.ask(completion(stream=True)), 502)
+        r.d._behaviour = lambda _: Behaviour(fault="junk")  # type: ignore
+        book = r.proxy.book
+        before = dict(book.ends)
+        assert not await r.proxy._pairs()[0].warm()
+        assert book.ends == before | {"expired": 1}
 
 
 @pytest.mark.parametrize("aggregated", [0, 1])

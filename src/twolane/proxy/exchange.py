@@ -31,8 +31,8 @@ from twolane.proxy.handoff import (
 )
 from twolane.proxy.ledger import Account, comment, prompt_ids, read_answer, times_of
 from twolane.proxy.leg import Answer, Collector, LegError, Relay, open_leg, passable
-from twolane.proxy.refusal import RefusalError, from_upstream
-from twolane.proxy.release import TOLD_P, Asked, LateAnswer, Releases
+from twolane.proxy.refusal import RefusalError, from_error, from_upstream
+from twolane.proxy.release import Asked, LateAnswer, Releases, has_told
 from twolane.proxy.retry import RetryBudget
 from twolane.records import Ledger
 from twolane.wire.http1 import ClientConnection, Payload, WireError, payload_size
@@ -56,6 +56,21 @@ class Services:
 
 def _nothing() -> None:
     """For a relay whose events nobody waits for."""
+
+
+def _will_hear_of_it(relay: Relay, connection: ClientConnection) -> bool:
+    """Whether a D whose client has left ends the request and tells P: one that has all of the
+    request, and has said nothing that such an engine would not. One that has a part of it never
+    hears of the handoff."""
+    strange = relay.opening is not None and relay.opening.strange
+    whole = connection.aborted_by_us and not connection.cut_off
+    return whole and not strange and (relay.good or not relay.answer.status)
+
+
+def _no_token(relay: Relay) -> RefusalError:
+    """What a client is told of a 200 without a token in it."""
+    told = relay.opening.error if relay.opening is not None else relay.answer.body
+    return from_error(told) or RefusalError(502, "the engine answered without a token")
 
 
 class Exchange:
@@ -198,11 +213,11 @@ class Exchange:
     async def _decode(self, handoff: Handoff, place: Reservation, places: ExitStack) -> None:
         place, connection = await self._connect("decode", 0, places, place)
 
-        def admitted() -> None:
+        def taken() -> None:
             handoff.end("admitted")
             place.arrived = True
 
-        relay = Relay(self._reply, admitted, _nothing)
+        relay = Relay(self._reply, taken, _nothing)
         try:
             body = self._asked.body.for_decode(handoff.use(self._config.handoff_age_s), self._ids)
         except StaleHandoffError as error:
@@ -211,22 +226,13 @@ class Exchange:
             raise RefusalError(503, "the handoff became too old", why=str(error)) from None
         try:
             await self._relay(place.engine, connection, relay, body)
+        except asyncio.CancelledError:
+            if handoff.state == "held" and _will_hear_of_it(relay, connection):
+                handoff.end("admitted")
+            raise
         finally:
-            self._end_unaccepted(handoff, relay, connection)
-
-    @staticmethod
-    def _end_unaccepted(handoff: Handoff, relay: Relay, connection: ClientConnection) -> None:
-        """What D did with a handoff for which it gave no 2xx; the rest is left held.
-
-        A D whose serving layer refused the request has told P. A D that has the whole request
-        and then loses its client aborts it and tells P; one that has a part never hears of it.
-        """
-        if handoff.state != "held":
-            return
-        if relay.answer.status in TOLD_P and not handoff.pushed:
-            handoff.end("released")
-        elif connection.aborted_by_us and not connection.cut_off and not relay.answer.status:
-            handoff.end("admitted")
+            if handoff.state == "held" and has_told(relay.answer) and not handoff.pushed:
+                handoff.end("released")
 
     # ---------------------------------------------------------------------------- both of them
 
@@ -303,19 +309,18 @@ class Exchange:
 
     def _finish(self, relay: Relay) -> None:
         answer = relay.answer
-        if relay.streams:
+        if not relay.good:
+            raise from_upstream(answer.status, answer.body, answer.header(b"retry-after"))
+        if relay.generates and not (relay.taken or relay.told_error):
+            self._break(_no_token(relay))
+        elif relay.streams:
             self.account.d_times = relay.tail.times()
             self._comment()
             self._reply.end()
-        elif 200 <= answer.status < 300:
-            read = read_answer(answer.body)
-            if read is None and relay.generates:
-                raise RefusalError(502, "the engine's answer is not JSON")
-            self.account.d_times = times_of(read)
+        else:
+            self.account.d_times = times_of(relay.read)
             body = without_transfer(answer.body)
             self._reply.whole(answer.status, passable(answer.headers), body)
-        else:
-            raise from_upstream(answer.status, answer.body, answer.header(b"retry-after"))
 
     def _break(self, refusal: RefusalError) -> None:
         """Where the head is out already: say it in the stream, and do not end it as complete."""

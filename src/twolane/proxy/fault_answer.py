@@ -6,6 +6,7 @@ Rules of this file: an answer is a fixed function of a prompt, in the shapes tha
 from __future__ import annotations
 
 import asyncio
+import json
 import zlib
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +18,12 @@ Fault = Literal[
     "hang",  # reads the request and never answers
     "reset",  # closes without a byte
     "truncate",  # closes in the middle of the answer
-    "garbage",  # 200 with a body that is not JSON, or a stream that is not HTTP
+    "garbage",  # 200 with a body that is not JSON
+    "junk",  # 200 with JSON, or a stream of it, that holds no token
+    "noise",  # 200 with a stream of events that are not JSON
+    "hollow",  # 200 with nothing behind its head
+    "cut",  # 200, and closes before the body that it announced
+    "first_error",  # 200 with an error where the first token should be
     "no_handoff",  # P: kv_transfer_params is null
     "bad_handoff",  # P: kv_transfer_params without blocks
     "html",  # an error that is not OpenAI-shaped
@@ -39,7 +45,8 @@ class Behaviour:
     status: int = 200
     retry_after: str | None = None
     first_byte: asyncio.Event | None = None  # waited for before the answer begins
-    after_first: asyncio.Event | None = None  # waited for after the first token
+    after_head: asyncio.Event | None = None  # ... behind a stream's head and a keep-alive
+    after_first: asyncio.Event | None = None  # ... after the first token
     first_byte_s: float = 0.0  # as `first_byte` and `after_first`, by the clock
     after_first_s: float = 0.0
     step_s: float = 0.0  # D: between two events of a stream
@@ -97,6 +104,9 @@ class Answer:
     async def stream(self, out: EngineConnection, behaviour: Behaviour) -> None:
         out.start(b"text/event-stream; charset=utf-8")
         out.split_bytes = behaviour.split_bytes
+        if behaviour.after_head is not None:
+            out.chunk(b": keep-alive\n\n")
+            await behaviour.after_head.wait()
         step = behaviour.tokens_at_once
         for at in range(0, len(self.tokens), step):
             out.event(self._chunk("".join(self.tokens[at : at + step])))
@@ -122,6 +132,38 @@ class Answer:
     def _chunk(self, text: str) -> dict[str, Any]:
         choice = {"delta": {"content": text}} if self._chat else {"text": text}
         return {"id": "cmpl-1", "choices": [{"index": 0, **choice}]}
+
+
+_ERROR = {"error": {"message": "KV load failed", "type": "InternalServerError", "code": 500}}
+_EVENTS = {
+    "junk": b'data: {"object": "page"}\n\n',
+    "noise": b"data: <<not json>>\n\n",
+    "first_error": b"data: " + json.dumps(_ERROR).encode() + b"\n\ndata: [DONE]\n\n",
+}
+_BODIES = {
+    "garbage": b"<<not json>>",
+    "junk": b'{"object": "page"}',
+    "noise": b"data: <<not json>>\n\n",
+    "hollow": b"",
+    "first_error": json.dumps(_ERROR).encode(),
+}
+
+
+def tokenless(fault: Fault, out: EngineConnection, *, stream: bool) -> bool:
+    """A 200 from an engine that has not looked at the request's blocks; False for other faults."""
+    if fault == "cut":
+        out.announce(stream=stream)
+        out.reset()
+    elif stream and (fault in _EVENTS or fault == "hollow"):
+        out.start(b"text/event-stream")
+        if fault in _EVENTS:
+            out.chunk(_EVENTS[fault])
+        out.end()
+    elif fault in _BODIES:
+        out.whole(200, _BODIES[fault], b"content-type: application/json")
+    else:
+        return False
+    return True
 
 
 _METRICS = {"queue_time_ms": 0.5, "time_to_first_token_ms": 1.5, "generation_time_ms": 2.0}

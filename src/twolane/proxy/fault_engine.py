@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from twolane.proxy.fault_answer import Answer, Behaviour, answer_text
+from twolane.proxy.fault_answer import Answer, Behaviour, answer_text, tokenless
 from twolane.proxy.fault_wire import EngineConnection
 from twolane.wire.requests import Request
 
@@ -169,8 +169,7 @@ class FaultEngine:
                 self.began.set()
             await self._serve(body, params, out)
         except (TypeError, ValueError, LookupError, AttributeError):  # of a member's type
-            self.store.free(params, "rejected")
-            out.error(400, "a value is not of the right type")
+            out.error(400, "1 validation error:\n  a value is not of the right type")
         except asyncio.CancelledError:
             self.aborted += 1
             if self.role == "decode":
@@ -182,6 +181,9 @@ class FaultEngine:
             self.present.remove(prompt)
 
     async def _serve(self, body: dict[str, Any], params: Any, out: EngineConnection) -> None:
+        if body.get("stream_options") and not body.get("stream"):
+            out.error(400, _VALIDATION)
+            return
         if body.get("model") != MODEL:
             self.store.free(params, "rejected")
             out.error(404, f"The model `{body.get('model')}` does not exist.")
@@ -198,7 +200,7 @@ class FaultEngine:
         if behaviour.first_byte is not None:
             await behaviour.first_byte.wait()
         await asyncio.sleep(behaviour.first_byte_s)
-        if await self._broke(behaviour, out):
+        if await self._broke(behaviour, out, stream=bool(body.get("stream"))):
             return
         if behaviour.status != 200:
             if behaviour.status in (400, 404):
@@ -215,14 +217,12 @@ class FaultEngine:
         return self.pick() if self.pick is not None else self.behaviour
 
     @staticmethod
-    async def _broke(behaviour: Behaviour, out: EngineConnection) -> bool:
+    async def _broke(behaviour: Behaviour, out: EngineConnection, *, stream: bool) -> bool:
         if behaviour.fault == "hang":
             await asyncio.Event().wait()
         if behaviour.fault == "reset":
             out.reset()
-        if behaviour.fault == "garbage":
-            out.whole(200, b"<<not json>>")
-        return behaviour.fault in ("reset", "garbage")
+        return behaviour.fault == "reset" or tokenless(behaviour.fault, out, stream=stream)
 
     async def _tokens(
         self, body: dict[str, Any], params: Any, behaviour: Behaviour, out: EngineConnection
@@ -271,13 +271,15 @@ def _is_ours(body: dict[str, Any]) -> bool:
     return body.get("model") != MODEL or str(body.get("prompt", "")).startswith("warming up")
 
 
+# What vLLM refuses by a request's members alone, before it looks for a handoff: P hears nothing.
+_VALIDATION = "1 validation error:\n  Stream options can only be defined when `stream=True`."
+
+
 def _invalid(body: dict[str, Any]) -> str:
     """What vLLM's serving layer refuses; empty where it accepts."""
     most = body.get("max_completion_tokens") or body.get("max_tokens") or 16
     if (body.get("min_tokens") or 0) > most:
         return "min_tokens must be less than or equal to max_tokens"
-    if body.get("stream_options") and not body.get("stream"):
-        return "Stream options can only be defined when `stream=True`."
     return ""
 
 

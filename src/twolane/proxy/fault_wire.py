@@ -98,6 +98,14 @@ class EngineConnection(asyncio.Protocol):
         head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ntransfer-encoding: chunked\r\n\r\n"
         self._transport.write(head % content_type)
 
+    def announce(self, *, stream: bool) -> None:
+        """The head of an answer whose body never comes."""
+        if stream:
+            self.start(b"text/event-stream")
+        else:
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+            self._transport.write(head + b"content-length: 100\r\n\r\n")
+
     def chunk(self, data: bytes) -> None:
         self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 

@@ -45,9 +45,10 @@ class _Metrics(msgspec.Struct):
     time_to_first_token_ms: float | None = None
 
 
-class PrefillAnswer(msgspec.Struct):
-    """The parts of P's answer that are read; the rest is skipped undecoded."""
+class EngineAnswer(msgspec.Struct):
+    """The parts of an answer that are read; the rest is skipped undecoded."""
 
+    choices: list[msgspec.Raw] = []
     kv_transfer_params: msgspec.Raw = msgspec.Raw(b"null")
     usage: _Usage | None = None
     metrics: _Metrics | None = None
@@ -63,7 +64,7 @@ class _Told(_Choice):
     choices: list[_Choice] = []
 
 
-_decode = msgspec.json.Decoder(PrefillAnswer).decode
+_decode = msgspec.json.Decoder(EngineAnswer).decode
 
 
 def prompt_ids(raw: bytes) -> bytes | None:
@@ -76,7 +77,7 @@ def prompt_ids(raw: bytes) -> bytes | None:
     return next((ids for ids in given if ids.startswith(b"[")), None)
 
 
-def read_answer(raw: bytes) -> PrefillAnswer | None:
+def read_answer(raw: bytes) -> EngineAnswer | None:
     """An engine's JSON answer, or None where it is not one."""
     try:
         return _decode(raw)
@@ -84,7 +85,7 @@ def read_answer(raw: bytes) -> PrefillAnswer | None:
         return None
 
 
-def times_of(answer: PrefillAnswer | None) -> EngineTimes | None:
+def times_of(answer: EngineAnswer | None) -> EngineTimes | None:
     """The engine's own times; None where it reports none (`--enable-per-request-metrics`)."""
     if answer is None or answer.metrics is None:
         return None

@@ -13,7 +13,8 @@ from typing import Literal
 
 from twolane import clock
 from twolane.proxy.client import Reply
-from twolane.proxy.ledger import Tail
+from twolane.proxy.ledger import EngineAnswer, Tail, read_answer
+from twolane.proxy.opening import Opening
 from twolane.proxy.splice import SplicedConnection
 from twolane.wire.http1 import ClientConnection, Headers, Payload, WireError
 from twolane.wire.pool import Pool
@@ -92,14 +93,17 @@ class Relay:
 
     Event streams go to the client read by read, and so does whatever is not JSON of an engine that
     was not asked to generate. The rest is held whole, because it must be looked at before a client
-    may see it. `on_accepted` is called
-    when the engine has taken the request (a 2xx head), `on_first` at its first body bytes.
+    may see it, and so is the beginning of a generated stream, until there is a token: an engine
+    that fails before it can still be answered for with a status.
+
+    `on_taken` is called when the engine has shown that it works on the request (a choice in its
+    answer), `on_first` at its first body bytes.
     """
 
     def __init__(
         self,
         reply: Reply,
-        on_accepted: Callable[[], None],
+        on_taken: Callable[[], None],
         on_first: Callable[[], None],
         *,
         generates: bool = True,
@@ -109,10 +113,13 @@ class Relay:
         self.tail = Tail()
         self.answer = Answer()
         self.streams = False
+        self.taken = False
+        self.opening: Opening | None = None  # of a generated stream, until its first token
+        self.read: EngineAnswer | None = None  # of an answer that is not streamed
         self.first_ns: int | None = None
         self.last_ns = clock.now_ns()
         self._reply = reply
-        self._on_accepted = on_accepted
+        self._on_taken = on_taken
         self._on_first = on_first
         self.generates = generates
         self._pieces: list[bytes] = []
@@ -134,29 +141,69 @@ class Relay:
         self.last_ns = clock.now_ns()
         self._begun = True
         self.answer.status, self.answer.headers = status, headers
-        if not 200 <= status < 300:
-            return
-        self._on_accepted()
         kind = self.answer.header(b"content-type") or ""
-        if kind.startswith("text/event-stream") or not (
-            self.generates or kind.startswith("application/json")
-        ):
-            self.streams = True
-            self._reply.start(status, passable(headers))
-            onward = self._reply.raw()
-            if onward is not None and self._connection is not None:
-                self._connection.splice(onward, self)
+        self.streams = self.good and (
+            kind.startswith("text/event-stream")
+            or not (self.generates or kind.startswith("application/json"))
+        )
+        if self.streams and self.generates:
+            self.opening = Opening()
+        elif self.streams:
+            self._start()
+
+    @property
+    def good(self) -> bool:
+        """Whether the head says so."""
+        return 200 <= self.answer.status < 300
+
+    @property
+    def told_error(self) -> bool:
+        """Whether the client has heard of an error in the engine's own words, in a stream."""
+        return self._reply.started and self.opening is not None and self.opening.error is not None
+
+    def _start(self) -> None:
+        """Head to the client, and what was held back."""
+        if not self._reply.started:
+            self._reply.start(self.answer.status, passable(self.answer.headers))
+        if self._pieces:
+            self._pass(b"".join(self._pieces))
+            self._pieces.clear()
+
+    def _pass(self, data: bytes) -> None:
+        self._reply.write(data)
+        self.tail.add(data)
 
     def on_body(self, data: bytes, stamp_ns: int) -> None:
         self.last_ns = stamp_ns
         if self.first_ns is None:
             self.first_ns = stamp_ns
             self._on_first()
-        if self.streams:
-            self._reply.write(data)
-            self.tail.add(data)
+        if self.opening is not None:
+            self._open(self.opening, data)
+        elif self.streams:
+            self._pass(data)
         else:
             self._hold(data)
+
+    def _open(self, opening: Opening, data: bytes) -> None:
+        self._hold(data)
+        opening.feed(data)
+        if opening.taken:
+            self.opening = None
+            self._start()
+            self._take()
+            self._splice()
+        elif self._reply.started or (opening.kept_alive and opening.error is None):
+            self._start()
+
+    def _take(self) -> None:
+        self.taken = True
+        self._on_taken()
+
+    def _splice(self) -> None:
+        onward = self._reply.raw()
+        if onward is not None and self._connection is not None:
+            self._connection.splice(onward, self)
 
     def on_chunks(self, data: bytes) -> None:
         """What went to the client past the parser."""
@@ -171,6 +218,10 @@ class Relay:
     def on_end(self, stamp_ns: int) -> None:
         self.answer.body = b"".join(self._pieces)
         self.answer.end_ns = stamp_ns
+        if self.good and not self.streams:
+            self.read = read_answer(self.answer.body)
+            if self.read is not None and self.read.choices:
+                self._take()
         if not self.done.done():
             self.done.set_result(None)
 

@@ -42,7 +42,7 @@ def unseen(known: Params, request_id: str) -> bytes:
 class PushExchange(Exchange):
     """An exchange whose legs run together where P is known; else one after the other."""
 
-    _accepted = False  # D has the request
+    _taken = False  # D has given a token
 
     async def _legs(self, handoff: Handoff, got: Places) -> None:
         known = got.prefill.engine.handed
@@ -120,17 +120,17 @@ class PushExchange(Exchange):
     async def _decode_leg(self, handoff: Handoff, got: Places, known: Params) -> None:
         with ExitStack() as places:
             place, connection = await self._connect("decode", 0, places, got.decode)
-            relay = Relay(self._reply, lambda: self._accept(handoff), lambda: None)
+            relay = Relay(self._reply, lambda: self._take(handoff), lambda: None)
             body = self._asked.body.for_decode(unseen(known, f"cmpl-{self._asked.id}-0"))
             await self._relay(place.engine, connection, relay, body)
 
-    def _accept(self, handoff: Handoff) -> None:
-        self._accepted = True
+    def _take(self, handoff: Handoff) -> None:
+        self._taken = True
         self._admit(handoff)
 
     def _admit(self, handoff: Handoff) -> None:
-        """P has made the handoff and D the request: whoever is second, it has been taken."""
-        if self._accepted and handoff.state == "held":
+        """P has made the handoff and D has given a token: whoever is second, it was taken."""
+        if self._taken and handoff.state == "held":
             handoff.end("admitted")
 
 

@@ -6,6 +6,7 @@ in the log. An upstream's error keeps its status, and its message if it was Open
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 
 import msgspec
@@ -20,6 +21,7 @@ _TYPES = {
 }
 _RETRY_AFTER_S = 1
 _MAX_MESSAGE = 2000
+_VALIDATION = re.compile(r"\d+ validation errors?:")
 
 
 class ErrorBody(msgspec.Struct):
@@ -71,6 +73,22 @@ def from_upstream(status: int, body: bytes, retry_after: str | None) -> RefusalE
     if retry_after is not None:
         refusal.retry_after_s = retry_after
     return refusal
+
+
+def from_error(answer: bytes | None) -> RefusalError | None:
+    """An error that came with status 200, as the status that it names; None where it is none."""
+    given = _openai_error(answer or b"")
+    if given is None:
+        return None
+    named = given.code if isinstance(given.code, int) else 0
+    return from_upstream(named if 400 <= named < 600 else 500, answer or b"", None)
+
+
+def is_validation(answer: bytes) -> bool:
+    """Whether vLLM refused a request before it looked for a handoff in it: by its members' types
+    or by rules between them."""
+    given = _openai_error(answer)
+    return given is not None and _VALIDATION.match(given.message) is not None
 
 
 def _message(status: int, body: bytes) -> str:

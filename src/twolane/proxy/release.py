@@ -20,15 +20,29 @@ from twolane.proxy.body import Body
 from twolane.proxy.config import ProxyConfig
 from twolane.proxy.fleet import Engine, Fleet
 from twolane.proxy.handoff import Handoff
-from twolane.proxy.leg import Collector, LegError, ask
+from twolane.proxy.ledger import read_answer
+from twolane.proxy.leg import Answer, Collector, LegError, ask
+from twolane.proxy.refusal import is_validation
 from twolane.wire.http1 import ClientConnection, Payload, payload_size
 
 log = logging.getLogger(__name__)
 
 # Statuses by which an engine's serving layer has looked at the request: vLLM then tells P itself
-# to free the blocks (_with_kv_transfer_rejection_cleanup). Others may come from a layer before.
-TOLD_P = frozenset((400, 404))
+# to free the blocks (_with_kv_transfer_rejection_cleanup). Others may come from a layer before, and
+# so may a 400 that lists validation errors.
+_TOLD_P = frozenset((400, 404))
 _LAST_WORD_S = 5.0  # for P to close, or to finish its answer, once it was told to stop
+
+
+def has_told(answer: Answer) -> bool:
+    """Whether a D that is to pull has answered so that it has told P to free the blocks."""
+    return answer.status in _TOLD_P and not is_validation(answer.body)
+
+
+def has_read(answer: Answer) -> bool:
+    """Whether D has answered so that it has the blocks: with a token, not only with a status."""
+    read = read_answer(answer.body) if answer.status == 200 else None
+    return read is not None and bool(read.choices)
 
 
 @dataclass(frozen=True)
@@ -137,4 +151,4 @@ class Releases:
         except LegError as error:
             log.info("release of %s through %s: %s", asked.id, engine.name, error)
             return False
-        return answer.status == 200 if handoff.pushed else answer.status in TOLD_P
+        return has_read(answer) if handoff.pushed else has_told(answer)

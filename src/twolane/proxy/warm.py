@@ -19,6 +19,7 @@ from twolane.proxy.fleet import Engine
 from twolane.proxy.handoff import Handoff, HandoffBook, MalformedHandoffError
 from twolane.proxy.ledger import read_answer
 from twolane.proxy.leg import Answer, LegError, ask
+from twolane.proxy.release import has_read, has_told
 from twolane.wire.http1 import Payload, payload_size
 
 log = logging.getLogger(__name__)
@@ -78,9 +79,11 @@ class Pair:
         except BaseException:
             handoff.end("expired")
             raise
-        handoff.end("admitted" if answer.status == 200 else "released")
-        if answer.status != 200:
-            raise _NotWarmError(f"the decode engine answered {answer.status}")
+        read, told = has_read(answer), has_told(answer) and not handoff.pushed
+        handoff.end("admitted" if read else "released" if told else "expired")
+        if not read:
+            what = "200 without a token" if answer.status == 200 else str(answer.status)
+            raise _NotWarmError(f"the decode engine answered {what}")
 
     async def _body(self) -> Body:
         request = {

@@ -115,6 +115,16 @@ _BROKEN_P: tuple[tuple[str, Fault, Ends], ...] = (
 )
 
 
+# 200s without a token: D has not taken the blocks, whatever its status says.
+_TOKENLESS: tuple[tuple[str, Fault], ...] = (
+    ("answers no JSON", "garbage"),
+    ("answers JSON without a choice", "junk"),
+    ("answers an empty 200", "hollow"),
+    ("closes after a 200's head", "cut"),
+    ("answers an error with status 200", "first_error"),
+)
+
+
 def _broken_engines() -> Iterator[Row]:
     refused = Sees("refusal", BAD_GATEWAY)
     for what, fault, ends in _BROKEN_P:
@@ -126,6 +136,12 @@ def _broken_engines() -> Iterator[Row]:
     yield _on("decode", "resets in the stream", cut, Sees("broken"), Ends(), stream=True)
     error = Behaviour(fault="stream_error")
     yield _on("decode", "ends in an error event", error, Sees("broken"), Ends(), stream=True)
+    for what, fault in _TOKENLESS:
+        for stream in (False, True):
+            sees = Sees("any failure" if stream else "refusal", BAD_GATEWAY)
+            yield _on("decode", what, Behaviour(fault=fault), sees, Ends(), stream=stream)
+    noise = Behaviour(fault="noise")
+    yield _on("decode", "streams what is not JSON", noise, Sees("any failure"), Ends(), stream=True)
     html = Behaviour(status=500, fault="html")
     for leg in ("prefill", "decode"):
         yield _on(leg, "answers 500 in HTML", html, Sees("refusal", (500,)), Ends(), stream=False)
@@ -174,6 +190,10 @@ def _shapes() -> Iterator[Row]:
     }
     yield Row("chat with tool_choice required", ANSWER, body=chat)
     usage = {"stream_options": {"include_usage": True}}
+    yield Row(
+        "stream_options without stream", Sees("refusal", (400,)),
+        body=usage,
+    )  # fmt: skip
     yield Row("stream_options with usage", ANSWER, body=usage, stream=True)
     yield Row("transfer parameters from a client", ANSWER, act="forged")
     yield Row("headers reach both engines", ANSWER, act="headers")
