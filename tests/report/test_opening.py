@@ -95,6 +95,7 @@ def test_codes_that_strike_one_arm_alone_are_remarked(tmp_path: Path) -> None:
     busy = {INTERFERENCE.id: [BUSY]}
     alone = Facts(load(make(tmp_path / "a", blocks=2, codes={"split_1p1d": busy})))
     assert left_out.remarks(alone)[0].startswith("Only split_1p1d is struck")
+    assert "<summary>Whose CPU time</summary>" in left_out.left_out(alone)
     both = Facts(load(make(tmp_path / "b", codes={"split_1p1d": busy, "copies_256": busy})))
     assert not any("Only" in one for one in left_out.remarks(both))
 
@@ -170,3 +171,34 @@ def test_the_arms_that_run_alike_have_the_same_words_beside_their_names(tmp_path
 def test_verdicts_are_short_under_a_figure(outcome: Outcome, more: int | None, words: str) -> None:
     found = Comparison("a", "b", "c", "m", 2, 0, outcome, 0.03, 1.2, 1.1, 1.3, more_blocks=more)
     assert brief(found) == words
+
+
+def test_arms_of_which_a_code_struck_as_many_cells_share_a_line(tmp_path: Path) -> None:
+    lost = {arm.name: {GRID.id: [Code(code="FAILED", why=f"{arm.name} failed")]} for arm in ARMS}
+    said = left_out.left_out(Facts(load(make(tmp_path / "r", codes=lost))))
+    assert said.count("<li>") == 1
+    assert "1 of 1 short-prompt cells each: " in said
+    assert said.count("failed, and 2 more reasons</li>") == 1
+    assert "--resume --redo FAILED</code>" in said
+
+
+def test_under_the_decision_stand_three_lines_and_doubts_are_a_list(tmp_path: Path) -> None:
+    opening = html(load(make(tmp_path / "r", blocks=3))).partition("</header>")[0]
+    decision = opening.partition('<div class="decision settled">')[2].partition("</div>")[0]
+    assert decision.startswith("<p>Run split_1p1d.</p><p><b>Worst pause</b> 0.046")
+    assert decision.count("<p>") == 4
+    sure = opening.partition("How sure</h2>")[2].partition("</section>")[0]
+    assert "<p>By the worst pause, split_1p1d is better than" in sure
+    assert sure.index("</ul>") < sure.index("<summary>In full</summary>") < sure.index("95 % ")
+
+
+@pytest.mark.parametrize(("blocks", "arms", "told"), [(1, 3, ()), (2, 1, ()), (2, 3, ("A ratio",))])
+def test_what_no_bar_shows_is_not_explained_under_them(
+    tmp_path: Path, blocks: int, arms: int, told: tuple[str, ...]
+) -> None:
+    facts = Facts(load(make(tmp_path / "r", blocks=blocks, arms=ARMS[:arms])))
+    page = html(facts.results)
+    note = page.partition('<p class="note">')[2].partition("</p>")[0]
+    assert note.startswith("The tick in a bar")
+    assert ("A ratio to copies_2048" in note) is ("A ratio" in told)
+    assert ("Bars are medians" in note) is (blocks > 1 and bool(facts.answers.limits))

@@ -46,7 +46,7 @@ def test_three_blocks_give_a_verdict(tmp_path: Path) -> None:
         "Over 3 blocks the split is by the worst pause better than two copies at budget 2,048 (4"
         in sentence
     )
-    assert sentence.startswith("Run split_1p1d. It has the shortest worst pause")
+    assert sentence.startswith("Run split_1p1d. Worst pause: 0.046 s, the shortest; 0.31 s with")
     assert "Indicative" not in sentence
 
 
@@ -126,12 +126,18 @@ def test_null_runs_that_lose_tokens_are_a_warning(tmp_path: Path) -> None:
 
 def test_the_first_sentence_says_what_to_run_and_what_that_costs(tmp_path: Path) -> None:
     sentence = said(make(tmp_path / "r"))
-    start = (
-        "Indicative, from one block: run split_1p1d. It has the shortest worst pause (46 ms against"
-    )
+    start = "Indicative, from one block: run split_1p1d. Worst pause: 0.046 s, the shortest; 0.31 s"
     assert sentence.startswith(start)
-    assert ", and costs, against copies_256: short prompts (" in sentence
-    assert "it gains: first token of the long prompt (3.45 s against 3.96 s)" in sentence
+    assert "Costs against copies_256: short prompts (" in sentence
+    assert "; gains first token of the long prompt (3.45 s against 3.96 s)" in sentence
+
+
+def test_a_terminal_gets_a_line_for_each_part_and_the_same_words(tmp_path: Path) -> None:
+    told = verdict(Facts(load(make(tmp_path / "r", blocks=3))))
+    lines = told.lines
+    assert lines[0] == "Run split_1p1d."
+    assert lines[1].startswith("  Worst pause: 0.046")
+    assert " ".join(line.strip() for line in lines if line) == str(told)
 
 
 def test_what_the_blocks_do_not_settle_is_no_recommendation(tmp_path: Path) -> None:
@@ -140,7 +146,8 @@ def test_what_the_blocks_do_not_settle_is_no_recommendation(tmp_path: Path) -> N
     pauses = tuple(ms * 317 / 310 for ms in ARMS[1].pauses_ms)
     alike = dataclasses.replace(ARMS[1], name="alike", pauses_ms=pauses)
     sentence = said(make(tmp_path / "r", blocks=2, arms=(one, alike)))
-    assert sentence.startswith("Cannot tell yet. So far one leads. Against alike ")
+    assert sentence.startswith("Cannot tell yet. So far one leads. Worst pause: ")
+    assert ". To settle it: against alike " in sentence
     assert "Run " not in sentence.partition("While")[0]
 
 
@@ -169,8 +176,8 @@ def test_who_leads_by_throughput_too_is_not_said_to_lead_by_the_pause_alone(
 def test_an_arm_as_good_with_more_throughput_is_preferred(tmp_path: Path) -> None:
     close = dataclasses.replace(ARMS[1], pauses_ms=(52.0,), tpot_ms=20.0, ttft_ms=100.0)
     sentence = said(make(tmp_path / "r", arms=(ARMS[0], close, ARMS[2])))
-    assert sentence.startswith("Indicative, from one block: run copies_256. Its worst pause (52")
-    assert "the shortest (46 ms with split_1p1d) and its throughput is better" in sentence
+    assert sentence.startswith("Indicative, from one block: run copies_256. Worst pause: 0.052 s,")
+    assert "the shortest (0.046 s with split_1p1d), and the better throughput" in sentence
 
 
 def test_an_arm_as_good_with_less_throughput_is_not(tmp_path: Path) -> None:
@@ -282,5 +289,5 @@ def test_a_cost_that_the_blocks_do_not_tell_is_named_as_such(tmp_path: Path) -> 
     ]
     facts._points[facts.grid.id, "throughput_tok_s"] = swung
     decision = verdict(facts)
-    assert "cannot be told apart in: throughput" in decision.decision
+    assert "not told apart in throughput." in decision.decision
     assert "not told apart)" in decision.cost

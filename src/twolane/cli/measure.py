@@ -21,6 +21,7 @@ from twolane.errors import QuestionError
 from twolane.halt import Halt
 from twolane.live import LiveView
 from twolane.report import text as report_text
+from twolane.report.facts import Facts
 
 RESUME = click.option(
     "--resume", is_flag=True,
@@ -133,10 +134,10 @@ def _run(planned: Campaign, wanted: _Wanted) -> None:
     outcome = _driven(planned, wanted)
     page = report.write(outcome.folder)
     results = stored.load(outcome.folder)
-    sentence = report_text.verdict_sentence(results)
+    told = report_text.verdict(Facts(results))
     if wanted.as_json:
         answer = {
-            "verdict": sentence,
+            "verdict": str(told),
             "report": str(page),
             "results": str(outcome.folder),
             "runs": [{"id": r.id, "arm": r.arm, "status": r.status, "error": r.error}
@@ -145,7 +146,7 @@ def _run(planned: Campaign, wanted: _Wanted) -> None:
         click.echo(msgspec.json.encode(answer))
     else:
         Console().print(report_text.table(results))
-        click.echo(f"\n{sentence}\n\nreport: {page}")
+        click.echo("\n".join(["", *told.lines, "", f"report: {page}"]))
     for failed in outcome.failed:
         click.secho(f"run {failed.id}: {failed.error}", fg="red", err=True)
     if outcome.failed:

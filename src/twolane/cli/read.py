@@ -39,7 +39,7 @@ def report_(folder: Path, as_json: bool) -> None:
                   "caveats": facts.caveats}  # fmt: skip
         click.echo(msgspec.json.encode(answer))
     else:
-        click.echo(f"{text.verdict(facts)}\n")
+        click.echo("\n".join([*text.verdict(facts).lines, ""]))
         click.echo(f"{answers.plain(told)}\n\nreport: {page}")
     if not answerable(facts.measured):
         sys.exit(1)

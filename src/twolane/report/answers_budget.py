@@ -47,7 +47,7 @@ def budget(facts: Facts, limits: Sequence[BudgetLimit]) -> Answer | None:
             "layout",
             "limit",
             "largest budget that keeps it",
-            "worst pause by budget, the longest of all blocks (bars show medians)",
+            "worst pause of all blocks, by budget",
         ),
         tuple(_budget_row(one, names, readers[one.victims]) for one in limits),
         tabled=True,

@@ -6,18 +6,19 @@ has the better throughput. With fewer than two such arms, where a code is the re
 answer. It says "Run" only where every other arm without a code can be told from the chosen one; one
 block is indicative, and what blocks do not settle it cannot tell. Of equal arms (A/A) the first
 alone is asked. Where time stalled or tokens lost are better with another arm, the first words say
-so; where by verdict, nobody leads.
+so; where by verdict, nobody leads. Under the decision stand three lines at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from twolane.analysis.compare import Comparison
-from twolane.records import AnyCell, Code, InterferenceCell
+from twolane.records import AnyCell, InterferenceCell
 from twolane.report import losses, unproven
+from twolane.report.answer import listed
 from twolane.report.codes import REMEDIES
 from twolane.report.facts import Facts, Figure
 from twolane.report.metrics import GRID, INTERFERENCE, Metric, spoken
@@ -26,12 +27,25 @@ NEAR: Final = 1.25
 """Worst pauses up to this multiple of each other are as good."""
 NULL_REACH: Final = 1.5
 """A worst pause up to this multiple of its own null run's cannot be told from it."""
+_MANY = 4  # arms whose figures are not all named in a line: the bars beside it have them
+PAUSE, STILL = "Worst pause", "Still lost"
 
 WORST, NULL, LONG_TTFT = INTERFERENCE[0], INTERFERENCE[1], INTERFERENCE[-1]
 SHORT_TTFT, THROUGHPUT = GRID[0], GRID[-1]
 
 
 Strength = Literal["settled", "indicative", "open", "spoiled", "none"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of evidence under the decision; `of` names what it is about."""
+
+    of: str
+    words: str
+
+    def __str__(self) -> str:
+        return f"{self.of}: {self.words}."
 
 
 @dataclass(frozen=True)
@@ -42,15 +56,18 @@ class Decision:
     """
 
     headline: str
-    reason: str = ""
+    lines: tuple[Line, ...] = ()
     strength: Strength = "none"
     arm: str | None = None
     rival: str | None = None
-    still: str = ""  # what the readers still lose, and who is ahead in that
 
     @property
     def sentence(self) -> str:
-        return " ".join(f"{part}." for part in (self.headline, self.reason, self.still) if part)
+        return " ".join([f"{self.headline}.", *map(str, self.lines)]) if self.headline else ""
+
+    def line(self, of: str) -> str:
+        """The words of one line; empty where there is none."""
+        return next((line.words for line in self.lines if line.of == of), "")
 
 
 def decide(facts: Facts, cell: InterferenceCell) -> Decision:
@@ -60,25 +77,40 @@ def decide(facts: Facts, cell: InterferenceCell) -> Decision:
     spoiled = [f for f in figures if f.excluded]
     if len(clean) < 2:
         alone = clean[0].arm if clean else None
-        codes = {code.code: code for figure in reversed(spoiled) for code in figure.codes}
-        remedies = [word for code in codes if (word := _remedy(facts, code))]
-        return Decision(
-            _unanswered(facts, spoiled, codes) if spoiled else "",
-            f"What to do: {'; '.join(remedies)}" if remedies else "",
-            strength="spoiled" if spoiled else "none",
-            arm=alone,
-        )
+        return _spoiled(facts, spoiled, alone) if spoiled else Decision("", arm=alone)
     clean = _once(facts, clean)
     chosen, rival, why = _choice(facts, cell, clean[0], clean[1])
     strength, headline, doubts = _opening(
         facts, cell, chosen, [one for one in clean if one is not chosen]
     )
-    costs = _costs(facts, cell, chosen.arm, rival.arm)
-    reason = f"{doubts}I{why[1:]}, and {costs}"
     unjudged = " and ".join(one.arm for one in spoiled)
     rest = f"; {unjudged} could not be judged" if unjudged else ""
+    last = Line("To settle it", doubts) if doubts else _costs(facts, cell, chosen.arm, rival.arm)
     still = losses.sentence(facts, cell, chosen.arm)
-    return Decision(headline + rest, reason, strength, chosen.arm, rival.arm, still)
+    lines = [Line(PAUSE, why), *([Line(STILL, still)] if still else []), last]
+    return Decision(headline + rest, tuple(lines), strength, chosen.arm, rival.arm)
+
+
+def _spoiled(facts: Facts, spoiled: Sequence[Figure], alone: str | None) -> Decision:
+    """Fewer than two arms are without a code: why there is no verdict, and what to do about it."""
+    codes = {code.code: code for figure in reversed(spoiled) for code in figure.codes}
+    if unproven.made_up(facts) and set(codes) == {unproven.NEEDLE}:
+        headline, told = "Figures, not a verdict: the weights are made up", _range(spoiled)
+    else:
+        headline = f"This run cannot answer: {'; '.join(code.why for code in codes.values())}"
+        told = ""
+    remedies = [word for code in codes if (word := _remedy(facts, code))]
+    lines = [Line(PAUSE, told)] if told else []
+    lines += [Line("What to do", "; ".join(remedies))] if remedies else []
+    return Decision(headline, tuple(lines), strength="spoiled", arm=alone)
+
+
+def _range(spoiled: Sequence[Figure]) -> str:
+    """The pauses of made-up weights, which are real; of many arms the ends."""
+    figures = sorted((one for one in spoiled if one.value is not None), key=_value)
+    values = [one.value for one in figures]
+    parts = [f"{spoken(one.value, WORST.unit, beside=values)} with {one.arm}" for one in figures]
+    return ", ".join(parts) if len(parts) < _MANY else f"{parts[0]} to {parts[-1]}"
 
 
 def _once(facts: Facts, clean: list[Figure]) -> list[Figure]:
@@ -89,17 +121,6 @@ def _once(facts: Facts, clean: list[Figure]) -> list[Figure]:
 
 def _remedy(facts: Facts, code: str) -> str:
     return unproven.remedy(facts, [code]) or REMEDIES.get(code, "")
-
-
-def _unanswered(facts: Facts, spoiled: Sequence[Figure], codes: Mapping[str, Code]) -> str:
-    """Why there is no verdict; of made-up weights, whose pauses are real, the figures."""
-    figures = sorted((one for one in spoiled if one.value is not None), key=_value)
-    if set(codes) != {unproven.NEEDLE} or not unproven.made_up(facts) or not figures:
-        return f"This run cannot answer: {'; '.join(code.why for code in codes.values())}"
-    values = [one.value for one in figures]
-    parts = [f"{spoken(one.value, WORST.unit, beside=values)} with {one.arm}" for one in figures]
-    said = ", ".join(parts[:-1]) + " and " * (len(parts) > 1) + parts[-1]
-    return f"Figures, not a verdict: weights are made up. Readers pause for at most {said}"
 
 
 def _opening(
@@ -131,23 +152,30 @@ def _pauses(
     unsettled = [one for one in found if one.outcome in ("cannot tell", "indicative")]
     if not unsettled:
         return "settled", f"Run {chosen.arm}", ""
-    doubts = "; ".join(f"against {one.b} {_doubt(one)}" for one in unsettled)
     leads = f"So far {chosen.arm} leads"
     if not _shortest(chosen, others):
         leads += ", as good as the shortest worst pause and with the better throughput"
-    return "open", f"Cannot tell yet. {leads}", f"A{doubts[1:]}. "
+    return "open", f"Cannot tell yet. {leads}", _doubts(unsettled)
 
 
 def _shortest(chosen: Figure, others: Sequence[Figure]) -> bool:
     return all(_value(chosen) <= _value(one) for one in others)
 
 
+def _doubts(unsettled: Sequence[Comparison]) -> str:
+    """What would settle each, those with the same answer together."""
+    by_words: dict[str, list[str]] = {}
+    for one in unsettled:
+        by_words.setdefault(_doubt(one), []).append(one.b)
+    told = "; ".join(f"against {listed(arms)} {words}" for words, arms in by_words.items())
+    guess = [one.blocks for one in unsettled if one.more_blocks]
+    return f"{told} (a guess from {max(guess)})" if guess else told
+
+
 def _doubt(found: Comparison) -> str:
-    """What would settle it."""
     if found.outcome == "indicative":
         return "only one block has both"
-    told = found.verdict.removeprefix("cannot tell, ")
-    return f"{told} (a guess from {found.blocks})" if found.more_blocks else told
+    return found.verdict.removeprefix("cannot tell, ")
 
 
 def _value(figure: Figure) -> float:
@@ -163,15 +191,15 @@ def within_null(facts: Facts, cell: AnyCell, figure: Figure) -> bool:
 def _choice(
     facts: Facts, cell: InterferenceCell, best: Figure, following: Figure
 ) -> tuple[Figure, Figure, str]:
-    """The chosen arm, the other, and why, after `It` or `Its`."""
-    both = (best.value, following.value)
-    short, long = (spoken(value, WORST.unit, beside=both) for value in both)
+    """The chosen arm, the other, and what its worst pause is beside the other's."""
+    seen = [facts.figure(cell, WORST.key, arm).value for arm in facts.arms]  # as the bars have it
+    short, long = (spoken(one.value, WORST.unit, beside=seen) for one in (best, following))
     near = _value(following) <= NEAR * _value(best)
     if not (near or within_null(facts, cell, following)) or not _faster(facts, following, best):
-        return best, following, f"it has the shortest worst pause ({short} against {long})"
+        return best, following, f"{short}, the shortest; {long} with {following.arm}"
     like = f"within {NEAR:g} times" if near else "no more than its own null run shows, like"
-    why = f"its worst pause ({long}) is {like} the shortest ({short} with {best.arm})"
-    return following, best, f"{why} and its throughput is better"
+    why = f"{long}, {like} the shortest ({short} with {best.arm})"
+    return following, best, f"{why}, and the better throughput"
 
 
 def _faster(facts: Facts, one: Figure, other: Figure) -> bool:
@@ -184,7 +212,7 @@ def _faster(facts: Facts, one: Figure, other: Figure) -> bool:
     return found.outcome == "A better"
 
 
-def _costs(facts: Facts, cell: InterferenceCell, arm: str, rival: str) -> str:
+def _costs(facts: Facts, cell: InterferenceCell, arm: str, rival: str) -> Line:
     asked = (
         (cell, LONG_TTFT, "first token of the long prompt"),
         (facts.grid, SHORT_TTFT, "short prompts"),
@@ -212,12 +240,16 @@ def _figure(facts: Facts, cell: AnyCell, metric: Metric, arm: str) -> str:
 
 def _weighed(
     worse: Sequence[str], better: Sequence[str], unknown: Sequence[str], rival: str
-) -> str:
-    told = f"costs, against {rival}: {', '.join(worse)}" if worse else ""
-    gained = f"gains{'' if worse else f', against {rival}'}: {', '.join(better)}" if better else ""
-    against = "" if worse or better else f" against {rival}"
-    open_ = f"cannot be told apart{against} in: {', '.join(unknown)}" if unknown else ""
-    return "; it ".join(filter(None, (told, gained, open_))) or "costs nothing that was measured"
+) -> Line:
+    parts = [", ".join(worse)] if worse else []
+    if better:
+        parts.append(f"{'gains ' if worse else ''}{', '.join(better)}")
+    if unknown:
+        parts.append(f"not told apart in {listed(unknown)}")
+    if not parts:
+        return Line(f"Costs against {rival}", "nothing that was measured")
+    of = "Costs" if worse else "Gains" if better else "Costs"
+    return Line(f"{of} against {rival}", "; ".join(parts))
 
 
 def _ratio(

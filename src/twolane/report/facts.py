@@ -290,6 +290,13 @@ def descriptions(runs: Iterable[Run]) -> dict[str, str]:
     }
 
 
+def inside(words: str) -> str:
+    """`two copies, budget 2,048` inside a list that has commas of its own."""
+    if words.startswith("split"):
+        return "the split"
+    return words.replace(", budget", " at budget")
+
+
 def layout(arm: Arm) -> str:
     """An arm's layout without its knobs: `two copies`, `one engine`, `the split`."""
     if arm.split:

@@ -14,7 +14,7 @@ from twolane.records import AnyCell, Code, GridCell, InterferenceCell
 from twolane.report import unproven
 from twolane.report.codes import means
 from twolane.report.facts import Facts
-from twolane.report.markup import Markup, el
+from twolane.report.markup import Markup, commas, details, el
 
 SHARE = "foreign_cpu_share"  # as the campaign writes it beside a cell's values
 
@@ -24,9 +24,23 @@ def left_out(facts: Facts) -> Markup:
     if not coded:
         return el("p", f"Nothing: none of {len(facts.measured)} measured cells has a reason code.")
     head = f"{len(coded)} of {len(facts.measured)} measured cells enter no verdict:"
-    items = [el("li", _line(facts, arm, code)) for arm, code in _struck(coded)]
+    items = [el("li", _line(*one)) for one in _alike(facts)]
     notes = [el("p", note) for note in remarks(facts)]
-    return el("div", el("p", head), el("ul", items), notes, el("p", _redo(facts)))
+    whose = (
+        details("Whose CPU time", el("p", busy), class_="data") if (busy := _busy(facts)) else None
+    )
+    return el("div", el("p", head), el("ul", items), notes, whose, el("p", _redo(facts)))
+
+
+def _alike(facts: Facts) -> list[tuple[list[str], str, str, str]]:
+    """Arms of which the same code struck as many cells: names, counts, code, how much."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for arm, code in _struck(facts.coded()):
+        found.setdefault((counted(facts, arm, code), code), []).append(arm)
+    return [
+        (names, counts, code, _how_much([c for arm in names for c in _codes(facts, arm, code)]))
+        for (counts, code), names in found.items()
+    ]
 
 
 def plain(facts: Facts) -> list[str]:
@@ -50,12 +64,13 @@ def _struck(coded: Iterable[Measured]) -> list[tuple[str, str]]:
     return list(dict.fromkeys((one.run.arm, code.code) for one in coded for code in one.codes))
 
 
-def _line(facts: Facts, arm: str, code: str) -> list[Markup | str]:
+def _line(names: Sequence[str], counts: str, code: str, how_much: str) -> list[Markup | str]:
+    each = " each" if len(names) > 1 else ""
     return [
-        el("b", arm, class_="arm"),
-        f": {counted(facts, arm, code)}: ",
+        *commas([el("b", name, class_="arm") for name in names]),
+        f": {counts}{each}: ",
         el("a", code, href="#excluded", title=means(code)),
-        _how_much(_codes(facts, arm, code)),
+        how_much,
     ]
 
 
@@ -89,7 +104,8 @@ def _how_much(codes: Sequence[Code]) -> str:
         allowed = f", limit {_range([limit])}" if limit is not None else ""
         return f" ({_range([code.value or 0.0 for code in codes])}{allowed})"
     whys = list(dict.fromkeys(code.why for code in codes))
-    more = f", and {len(whys) - 1} more reasons" if len(whys) > 1 else ""
+    rest = len(whys) - 1
+    more = f", and {rest} more reason{'s' * (rest > 1)}" if rest else ""
     return f", {whys[0]}{more}"
 
 
@@ -99,7 +115,7 @@ def _range(shares: Sequence[float]) -> str:
 
 
 def remarks(facts: Facts) -> list[str]:
-    """Whether codes strike one arm alone, and what others had of the CPU where that was one."""
+    """Whether codes strike one arm alone."""
     coded = facts.coded()
     struck = {one.run.arm for one in coded}
     found = []
@@ -108,13 +124,13 @@ def remarks(facts: Facts) -> list[str]:
             f"Only {struck.pop()} is struck, so the cause may lie in that arm itself: to measure "
             "again may not help."
         )
-    if any(code == "BUSY" for _, code in _struck(coded)):
-        found.append(_passed(facts))
     return found
 
 
-def _passed(facts: Facts) -> str:
-    """What the cells without a code had, and whose time it is."""
+def _busy(facts: Facts) -> str:
+    """What the cells without a code had, and whose time it is; empty without a code BUSY."""
+    if not any(code == "BUSY" for _, code in _struck(facts.coded())):
+        return ""
     clean = [share for run in facts.results.runs for c in run.cells if not c.codes
              and (share := c.values.get(SHARE)) is not None]  # fmt: skip
     passed = f" Cells that passed had {_range(clean)}." if clean else ""
@@ -127,11 +143,12 @@ def _passed(facts: Facts) -> str:
 
 def _redo(facts: Facts) -> list[Markup | str]:
     """The command that measures them again, or what is needed instead."""
-    code = facts.coded()[0].codes[0].code
-    if remedy := unproven.remedy(facts, [code]):
+    codes = list(dict.fromkeys(code for _, code in _struck(facts.coded())))
+    if remedy := unproven.remedy(facts, codes):
         return [
             el("a", "Each by name", href="#excluded"),
             f". To measure again is no help: {remedy}.",
         ]
-    command = f"twolane run {facts.results.campaign}.yaml --resume --redo {code}"
+    again = " ".join(f"--redo {code}" for code in codes)
+    command = f"twolane run {facts.results.campaign}.yaml --resume {again}"
     return [el("a", "Each by name", href="#excluded"), ". Again: ", el("code", command)]

@@ -84,40 +84,39 @@ def within_null(facts: Facts, cell: InterferenceCell, metric: Metric, one: Figur
 
 
 def sentence(facts: Facts, cell: InterferenceCell, chosen: str) -> str:
-    """What the readers still lose with the chosen arm, and who is ahead in that; may be empty."""
+    """What a reader still loses with the chosen arm, and who is ahead in that; may be empty."""
     stalled, lost = (facts.figure(cell, metric.key, chosen) for metric in (STALLED, LOST))
     if stalled.value is None or stalled.excluded:
         return ""
-    parts = [_stands(facts, cell, chosen, stalled.value)]
+    parts = [_stalls(facts, cell, chosen, stalled.value)]
     if lost.value is not None and not lost.excluded:
         parts.append(_loses(facts, cell, lost))
-    others = "; ".join(_told(facts, one) for one in ahead(facts, cell, chosen))
-    said = f"With {chosen} a reader {' and '.join(parts)}"
-    return f"{said}; {others}" if others else said
+    others = [_told(facts, one) for one in ahead(facts, cell, chosen)]
+    return "; ".join([", ".join(parts), *others])
 
 
-def _stands(facts: Facts, cell: InterferenceCell, arm: str, seconds: float) -> str:
+def _stalls(facts: Facts, cell: InterferenceCell, arm: str, seconds: float) -> str:
+    """A sum of stalls, which is not to be read as one."""
     if seconds <= 0:
-        return "never stalls"
+        return "no reader stalled"
     prefill = facts.figure(cell, LONG_TTFT.key, arm)
-    of = f" of the {spoken(prefill.value, 'ms')} prefill" if prefill.value else ""
-    return f"still stands still for {spoken(seconds, 's')}{of}"
+    during = f" during a prefill of {spoken(prefill.value, 'ms')}" if prefill.value else ""
+    return f"stalled for {spoken(seconds, 's')} in all{during}"
 
 
 def _loses(facts: Facts, cell: InterferenceCell, lost: Figure) -> str:
     if within_null(facts, cell, LOST, lost):
-        return "loses no more tokens than in its null run"
+        return "no more tokens lost than in its null run"
     value = lost.value or 0.0
-    return f"loses {spoken(value, 'tokens')}" if value > 0 else "loses no tokens"
+    return f"{spoken(value, 'tokens')} lost" if value > 0 else "no tokens lost"
 
 
 def _told(facts: Facts, one: Ahead) -> str:
     verdict = "by verdict" if one.told else "one block" if facts.blocks == 1 else "not told apart"
-    less = "shorter" if one.metric is STALLED else "fewer"
-    are = "is" if one.metric is STALLED else "are"
+    less = "less time stalled" if one.metric is STALLED else "fewer tokens lost"
     value = spoken(max(one.value, 0.0), one.metric.unit)
     also = ""
     if one.lower is not None:
         name, least = one.lower
         also = f"; {name} {spoken(max(least, 0.0), one.metric.unit)}, not told apart"
-    return f"{one.measure} {are} {less} with {one.arm} ({value}, {verdict}{also})"
+    return f"{less} with {one.arm} ({value}, {verdict}{also})"

@@ -34,6 +34,12 @@ def join(*children: Child) -> Markup:
     return Markup("".join(_text(child) for child in children))
 
 
+def commas(parts: Sequence[Markup | str]) -> list[Markup | str]:
+    """`a, b and c` of pieces that are markup."""
+    between = [", "] * (len(parts) - 2) + [" and "] * (len(parts) > 1)
+    return [*(piece for pair in zip(parts, between) for piece in pair), *parts[-1:]]  # noqa: B905
+
+
 def _text(child: Child) -> str:
     if child is None:
         return ""

@@ -1,18 +1,23 @@
 """The first screen: what to run, how sure that is, what it changes, and what was left out.
 
-Rules of this file: a reader who stops here must be right. Words are `text`'s and `decision`'s, bars
-are `pauses`'s; what the figures hold for stands under the question.
+Rules of this file: a reader who stops here must be right, and has it read in 20 seconds. Words
+are `decision`'s, `text`'s and `sure`'s, bars are `pauses`'s; what the figures hold for stands under
+the question.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from twolane.report import glossary, left_out, otherwise, pauses
+from twolane.report.answer import first_up
 from twolane.report.decision import Decision
 from twolane.report.facts import Facts
-from twolane.report.markup import Markup, el
+from twolane.report.markup import Markup, details, el, join
 from twolane.report.metrics import day
 from twolane.report.scope import scope
-from twolane.report.text import Verdict
+from twolane.report.sure import Note
+from twolane.report.text import Costs, Verdict
 
 
 def opening(facts: Facts, told: Verdict) -> Markup:
@@ -35,9 +40,8 @@ def opening(facts: Facts, told: Verdict) -> Markup:
 def _decision(decided: Decision) -> Markup | None:
     if not decided.headline:
         return None
-    parts = (decided.headline, decided.still, decided.reason)
-    said = [el("p", f"{part}.") for part in parts if part]
-    return el("div", said, class_=f"decision {decided.strength}")
+    lines = [el("p", el("b", line.of), " ", line.words) for line in decided.lines]
+    return el("div", el("p", f"{decided.headline}."), lines, class_=f"decision {decided.strength}")
 
 
 def _finding(facts: Facts, told: Verdict) -> Markup:
@@ -50,15 +54,30 @@ def _finding(facts: Facts, told: Verdict) -> Markup:
 
 
 def _boxes(facts: Facts, told: Verdict) -> Markup:
-    sure = " ".join(part for part in (told.confidence, told.caveats) if part)
+    notes = [*told.sure, *told.warned]
     boxes = el(
         "div",
-        _box("How sure", el("p", sure), "confidence") if sure else None,
+        _box("How sure", _sure(notes), "confidence") if notes else None,
         _box("Left out", left_out.left_out(facts), _kind(facts)) if facts.measured else None,
-        _box("What else it changes", el("p", told.cost), "cost") if told.cost else None,
+        _box("What else it changes", _changes(told.costs), "cost") if told.costs else None,
         class_="boxes",
     )
     return glossary.annotated(boxes)
+
+
+def _sure(notes: Sequence[Note]) -> Markup:
+    """A short list; what its entries leave unsaid is folded away."""
+    more = [el("p", note.full) for note in notes if note.full != note.short]
+    folded = details("In full", more, class_="data") if more else None
+    return join(el("ul", [el("li", el("p", note.short)) for note in notes]), folded)
+
+
+def _changes(costs: Costs) -> Markup:
+    items = [
+        el("li", f"{first_up(one.of)}: {one.before} to {one.after}, ", el("b", one.judged))
+        for one in costs.changes
+    ]
+    return join(el("p", f"{first_up(costs.arm)}, against {costs.rival}:"), el("ul", items))
 
 
 def _box(title: str, inside: Markup, kind: str) -> Markup:

@@ -35,10 +35,10 @@ _TOLD = {
 
 @dataclass(frozen=True)
 class Words:
-    """What the page begins with; `sure` is how far it may be trusted."""
+    """What the page begins with; `sure` is how far it may be trusted, a sentence each."""
 
     finding: str
-    sure: str
+    sure: tuple[str, ...]
 
 
 def question(facts: Facts) -> str:
@@ -124,17 +124,17 @@ def _usual(facts: Facts, cell: AnyCell, seen: Sequence[Figure]) -> str:
     return "" if usual is None else f", of the median turn {spoken(usual, 'ms')}"
 
 
-def _sure(facts: Facts, cell: AnyCell, metric: Metric, seen: Sequence[Figure]) -> str:
+def _sure(facts: Facts, cell: AnyCell, metric: Metric, seen: Sequence[Figure]) -> tuple[str, ...]:
     clean = [one for one in seen if not one.excluded]
     if not clean:
-        return "Every arm\u2019s figure is excluded by a reason code, so there is no verdict."
+        return ("Every arm\u2019s figure is excluded by a reason code, so there is no verdict.",)
     if facts.blocks == 1:
-        return "Indicative: one block shows no spread, so this is not a verdict."
+        return ("Indicative: one block shows no spread, so this is not a verdict.",)
     if len(clean) == 1:
         alone = (
             "Only one arm has this figure without a code, so there is nothing to compare it with."
         )
-        return f"{_spread(facts, cell, metric)}{alone}"
+        return (*_spread(facts, cell, metric), alone)
     first, *others = clean
     told = [facts.versus(cell, metric, one.arm, first.arm) for one in others]
     verdicts = "; ".join(
@@ -142,14 +142,13 @@ def _sure(facts: Facts, cell: AnyCell, metric: Metric, seen: Sequence[Figure]) -
         f"{one.verdict.replace('A better', 'better').replace('B better', 'worse')}"
         for one in told
     )
-    return (
-        f"Over {facts.blocks} blocks, by {metric.label[0].lower()}{metric.label[1:]}: {verdicts}."
-    )
+    by = f"{metric.label[0].lower()}{metric.label[1:]}"
+    return (f"Over {facts.blocks} blocks, by {by}: {verdicts}.",)
 
 
-def _spread(facts: Facts, cell: AnyCell, metric: Metric) -> str:
+def _spread(facts: Facts, cell: AnyCell, metric: Metric) -> tuple[str, ...]:
     values = sorted(_clean_values(facts, cell, metric.key))
     if len(values) < 2:
-        return ""
+        return ()
     low, high = (spoken(v, metric.unit, beside=values) for v in (values[0], values[-1]))
-    return f"{len(values)} blocks gave {low} to {high}. "
+    return (f"{len(values)} blocks gave {low} to {high}.",)

@@ -47,21 +47,30 @@ def losses(facts: Facts, cell: InterferenceCell) -> Markup | None:
     groups = [one for m in MEASURES[1:] if (one := _group(facts, cell, m, None)) is not None]
     if not groups:
         return None
-    note = el("p", _note(facts), class_="note")
+    note = el("p", _note(facts, cell), class_="note")
     return el("figure", el("div", groups, class_="pair"), note, class_="pauses losses")
 
 
-def _note(facts: Facts) -> str:
-    tick = (
+def _note(facts: Facts, cell: InterferenceCell) -> str:
+    """How the bars are to be read; what none of them shows is not explained."""
+    told = [
         "The tick in a bar is the arm\u2019s own null run: what client and machine add when no "
         "prompt is sent."
-    )
-    if len(facts.arms) < 2 or facts.blocks < 2:
-        return tick
-    return (
-        f"{tick} Ratios are to {facts.reference}: the median of the blocks\u2019 own ratios, with "
-        "its 95 % interval. It need not be the quotient of the two medians."
-    )
+    ]
+    if facts.blocks < 2:
+        return told[0]
+    if facts.answers.limits:
+        told.append(
+            "Bars are medians; answers about budgets, below, go by the longest pause of all blocks."
+        )
+    clean = [arm for arm in facts.arms if not facts.figure(cell, WORST.key, arm).excluded]
+    if len(clean) > 1:
+        told.append(
+            f"A ratio to {facts.reference} is taken in each block, and the median of them shown "
+            "with its 95 % interval: what shifts a whole block cancels in it, so it need not be "
+            "one bar over another."
+        )
+    return " ".join(told)
 
 
 def over(facts: Facts) -> str:
