@@ -75,6 +75,18 @@ def test_what_is_done_is_not_planned(demo: Campaign, tmp_path: Path) -> None:
         schedule.prepare(two, tmp_path, blocks=[2])
 
 
+def test_arms_can_be_planned_alone(demo: Campaign, tmp_path: Path) -> None:
+    two = dataclasses.replace(demo, blocks=2)
+    todo = schedule.prepare(two, tmp_path, arms=["copies_256", "split_1p1d"], blocks=[0])
+    assert [(run.block, run.arm.name) for run in todo.runs] == [
+        (0, "copies_256"),
+        (0, "split_1p1d"),
+    ]
+    with pytest.raises(QuestionError, match="no arm 'split'") as caught:
+        schedule.prepare(two, tmp_path, arms=["split"])
+    assert "split_1p1d" in caught.value.remedy
+
+
 def test_a_host_that_cannot_run_it_can_plan_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

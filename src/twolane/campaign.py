@@ -65,20 +65,27 @@ async def run(
     *,
     continued: bool = False,
     blocks: Collection[int] = (),
+    arms: Collection[str] = (),
     redo: Collection[str] = (),
     halt: Halt | None = None,
 ) -> Outcome:
     """Drive `campaign` through all its runs; write everything under a new folder of `results`.
 
     If `continued`, into the campaign's newest folder, less the runs that are done there. `blocks`
-    (from 0) limits it to the runs of these; the others can follow with `continued`. Runs in which
-    a cell has one of the codes `redo` are set aside and done again.
+    (from 0) and `arms` limit it to the runs of these; the others can follow with `continued`. Runs
+    in which a cell has one of the codes `redo` are set aside and done again.
 
     Raises QuestionError before anything starts if this host cannot hold it, preflight refuses, or
     another run has one of its devices.
     """
     planned = partial(
-        schedule.prepare, campaign, results, continued=continued, blocks=blocks, redo=redo
+        schedule.prepare,
+        campaign,
+        results,
+        continued=continued,
+        blocks=blocks,
+        arms=arms,
+        redo=redo,
     )
     todo = planned()
     if todo.obstacle is not None:

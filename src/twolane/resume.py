@@ -90,9 +90,13 @@ class Left:
     carried: Mapping[str, Carried] = field(default_factory=dict)
     elsewhere: int = 0
 
-    def only(self, blocks: Collection[int]) -> Left:
-        """The runs of these blocks alone; cut runs of other blocks stay where they are."""
-        runs = tuple(run for run in self.runs if run.block in blocks)
+    def only(self, blocks: Collection[int], arms: Collection[str] = ()) -> Left:
+        """The runs of these blocks and arms, all if none is named; cut runs of others stay."""
+        runs = tuple(
+            run
+            for run in self.runs
+            if (not blocks or run.block in blocks) and (not arms or run.arm.name in arms)
+        )
         keys = {run.key for run in runs}
         cut = {path: key for path, key in self.cut.items() if key is None or key in keys}
         return replace(self, runs=runs, cut=cut)

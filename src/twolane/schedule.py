@@ -85,15 +85,16 @@ def prepare(
     *,
     continued: bool = False,
     blocks: Collection[int] = (),
+    arms: Collection[str] = (),
     redo: Collection[str] = (),
 ) -> Schedule:
-    """The schedule of `campaign`; of `blocks` (from 0) alone if any are named.
+    """The schedule of `campaign`; of `blocks` (from 0) and `arms` alone if any are named.
 
     Raises QuestionError if preflight refuses. What only this host lacks is the schedule's
     `obstacle`: a campaign may be planned on another host than the one it is for.
     """
     planned = plan.runs(campaign)
-    _refuse(campaign, blocks, redo)
+    _refuse(campaign, blocks, arms, redo)
     preflight_campaign(campaign)
     kind = campaign.models.node.platform
     obstacle = None
@@ -106,8 +107,8 @@ def prepare(
     folder = newest if continued else None
     on = partial(plan.on_groups, campaign)
     left = resume.left_over(planned, folder, redo, on) if folder else Left(planned)
-    if blocks:
-        left = left.only(blocks)
+    if blocks or arms:
+        left = left.only(blocks, arms)
     before = list(_events(newest)) if newest else []
     pace = Pace((*campaign.gates, *campaign.cells), _prefill_tok_s(campaign), before)
     measured_in = newest if pace.seen else None
@@ -118,12 +119,21 @@ def prepare(
     return Schedule(campaign, left, folder, len(planned), pace, measured_in, obstacle, tuple(notes))
 
 
-def _refuse(campaign: Campaign, blocks: Collection[int], redo: Collection[str]) -> None:
+def _refuse(
+    campaign: Campaign, blocks: Collection[int], arms: Collection[str], redo: Collection[str]
+) -> None:
     if beyond := sorted(b + 1 for b in blocks if b >= campaign.blocks):
         raise QuestionError(
             f"no block {beyond[0]}",
             place=str(campaign.path),
             remedy=f"the campaign has {campaign.blocks} block(s), counted from 1",
+        )
+    names = [arm.name for arm in campaign.arms]
+    if strangers := sorted(set(arms) - set(names)):
+        raise QuestionError(
+            f"no arm {strangers[0]!r}",
+            place=str(campaign.path),
+            remedy=nearest(strangers[0], names),
         )
     if unknown := sorted(set(redo) - CODES.keys()):
         raise QuestionError(

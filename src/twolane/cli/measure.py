@@ -60,6 +60,8 @@ def demo(blocks: int, *, resume: bool, dry_run: bool, out: Path, as_json: bool) 
 @RESUME
 @click.option("--block", "blocks", multiple=True, type=click.IntRange(1),
               help="Only this block, counted from 1; may be given again.")  # fmt: skip
+@click.option("--arm", "arms", multiple=True, metavar="NAME",
+              help="Only this arm; may be given again.")  # fmt: skip
 @click.option("--redo", multiple=True, metavar="CODE",
               help="With --resume: do again the runs that have this code, e.g. BUSY.")  # fmt: skip
 @DRY_RUN
@@ -71,6 +73,7 @@ def run(
     *,
     resume: bool,
     blocks: tuple[int, ...],
+    arms: tuple[str, ...],
     redo: tuple[str, ...],
     dry_run: bool,
     allow: tuple[str, ...],
@@ -96,11 +99,11 @@ def run(
         )
     planned = allowing(load_campaign(path), allow)
     again = ["run", str(path)]
-    for option, values in (("--block", blocks), ("--allow", allow)):
+    for option, values in (("--block", blocks), ("--arm", arms), ("--allow", allow)):
         for value in values:
             again += [option, str(value)]
     wanted = _Wanted(out, as_json, again, resume=resume, dry_run=dry_run, redo=redo)
-    _run(planned, dataclasses.replace(wanted, blocks=tuple(b - 1 for b in blocks)))
+    _run(planned, dataclasses.replace(wanted, blocks=tuple(b - 1 for b in blocks), arms=arms))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +116,7 @@ class _Wanted:
     resume: bool = False
     dry_run: bool = False
     blocks: tuple[int, ...] = ()
+    arms: tuple[str, ...] = ()
     redo: tuple[str, ...] = ()
 
     @property
@@ -124,8 +128,9 @@ class _Wanted:
 def _run(planned: Campaign, wanted: _Wanted) -> None:
     if wanted.dry_run:
         todo = schedule.prepare(
-            planned, wanted.out, continued=wanted.resume, blocks=wanted.blocks, redo=wanted.redo
-        )
+            planned, wanted.out, continued=wanted.resume, blocks=wanted.blocks, arms=wanted.arms,
+            redo=wanted.redo,
+        )  # fmt: skip
         show = schedule.as_json if wanted.as_json else schedule.as_text
         click.echo(show(todo))
         if todo.obstacle is not None:
@@ -165,6 +170,7 @@ def _driven(planned: Campaign, wanted: _Wanted) -> campaign.Outcome:
                     view,
                     continued=wanted.resume,
                     blocks=wanted.blocks,
+                    arms=wanted.arms,
                     redo=wanted.redo,
                     halt=halt,
                 ),
