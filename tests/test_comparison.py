@@ -224,6 +224,27 @@ def test_a_declared_difference_spoils_nothing(tmp_path: Path, folder: Path) -> N
     assert "nothing differs that is called 'weather'" in asked.output
 
 
+def test_another_model_is_a_difference_and_no_fault_of_its_answers(
+    tmp_path: Path, folder: Path
+) -> None:
+    """Its greedy texts are its own: they code nothing NEEDLE."""
+    second = upgraded(tmp_path / "other", model="other")
+    for run in load(second).runs:
+        assert run.needle is not None
+        greedy = {probe: f"{text}!" for probe, text in run.needle.greedy.items()}
+        write_json(run.folder / "needle.json", msgspec.structs.replace(run.needle, greedy=greedy))
+    found = told(folder, second)
+    assert {code["code"] for one in found["excluded"] for code in one["codes"]} == {"INFLIGHT"}
+    (one,) = [c for c in row(found, "worst_gap_ms")["comparisons"] if c["a"] == "split_1p1d@other"]
+    assert one["verdict"] == "cannot tell, the arms also differ in model"
+    said = CliRunner().invoke(cli, ["compare", str(folder), str(second)]).output
+    assert "No verdict between arms that also differ in model." in said
+    assert "Models (needle and other) differ in more than their settings" in said
+    assert "Where that is what you ask: --factor model" in said
+    meant = CliRunner().invoke(cli, ["compare", str(folder), str(second), "--factor", "model"])
+    assert "Where that is what you ask" not in meant.output
+
+
 def test_seals_hold_under_another_name(tmp_path: Path, folder: Path) -> None:
     found = told(folder, upgraded(tmp_path / "again", versions={"vllm": "0.33.0"}))
     assert not [one for one in found["excluded"] if one["codes"][0]["code"] == "DAMAGED"]

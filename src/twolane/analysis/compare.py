@@ -269,17 +269,20 @@ class Equality:
 def greedy_equality(results: Results) -> list[Equality]:
     """Every run's greedy texts against those of its block's first aggregated run.
 
-    Of its block, since blocks ask with prompts of their own; aggregated, since a split is what the
-    gate suspects, or the block's first run where there is none.
+    Of its block, since blocks ask with prompts of their own; of its model, since another answers
+    otherwise by right; aggregated, since a split is what the gate suspects, or the first run where
+    there is none.
     """
-    return [one for block in results.blocks for one in _within_block(results, block)]
+    alike: dict[tuple[int, str], list[Run]] = {}
+    for run in results.runs:
+        if run.needle is not None and run.needle.greedy:
+            alike.setdefault((run.block, run.meta.model), []).append(run)
+    return [one for key in sorted(alike) for one in _among(alike[key])]
 
 
-def _within_block(results: Results, block: int) -> list[Equality]:
-    inside = [run for run in results.runs if run.block == block]
-    runs = [run for run in inside if run.needle is not None and run.needle.greedy]
-    reference = next((run for run in runs if _aggregated(run)), runs[0] if runs else None)
-    return [_equality(run, reference) for run in runs if reference and run is not reference]
+def _among(runs: Sequence[Run]) -> list[Equality]:
+    reference = next((run for run in runs if _aggregated(run)), runs[0])
+    return [_equality(run, reference) for run in runs if run is not reference]
 
 
 def _aggregated(run: Run) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -13,8 +14,11 @@ from twolane.analysis.compare import Comparison
 from twolane.cli.frame import JSON, cli
 from twolane.comparison import Compared, Row
 from twolane.report import answers_prefix, left_out
+from twolane.report.answer import listed
 from twolane.report.facts import Figure
 from twolane.report.metrics import change, number, span, unit_for
+
+MODEL = "model"  # as the confounds call it
 
 
 @cli.command()
@@ -82,6 +86,7 @@ def _lines(compared: Compared) -> list[str]:
         "A ratio is the median of the blocks\u2019 own ratios: it need not be the quotient of the "
         "medians shown.",
         *answers_prefix.plain(facts),
+        *_undeclared(compared),
         *_confounds(compared),
         *_excluded(compared),
         *_others(compared),
@@ -152,6 +157,21 @@ def _told(one: Comparison | None, row: Row, *, several: bool) -> str:
     if one.low is not None and one.high is not None:
         between = f" ({' to '.join(span(one.ratio, one.low, one.high))})"
     return f"{ratio}{between}, {words}{beside}"
+
+
+def _undeclared(compared: Compared) -> list[str]:
+    """What stands between the arms and a verdict, and how to say that it is meant."""
+    severe = [one for one in compared.facts.confounds if one.severity == "severe"]
+    open_ = [one for one in severe if one.what not in compared.declared]
+    if not open_:
+        return []
+    models = next((one for one in open_ if one.what == MODEL), None)
+    lines = ["", f"No verdict between arms that also differ in {listed([o.what for o in open_])}."]
+    if models is not None:
+        names = listed(list(dict.fromkeys(models.values.values())))
+        lines.append(f"Models ({names}) differ in more than their settings: ratios are theirs too.")
+    words = " ".join(f"--factor {shlex.quote(one.what)}" for one in open_)
+    return [*lines, f"Where that is what you ask: {words}"]
 
 
 def _confounds(compared: Compared) -> list[str]:
