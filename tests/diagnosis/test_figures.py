@@ -164,6 +164,18 @@ def test_two_scrapes_give_differences_summed_over_engines() -> None:
     assert {"PERF03", "RUN02"} <= set(fired(service))
 
 
+@pytest.mark.parametrize(("external", "consumer"), [(0.0, None), (4000.0, True), (None, True)])
+def test_who_posts_transfers_pulls_or_pushes(external: float | None, consumer: bool | None) -> None:
+    after = {"vllm:nixl_bytes_transferred_count": 3.0, "vllm:prompt_tokens_total": 8000.0}
+    by_source = "vllm:prompt_tokens_by_source_total"
+    if external is not None:
+        after[f'{by_source}{{source="external_kv_transfer"}}'] = external
+    after[f'{by_source}{{source="local_compute"}}'] = 8000.0 - (external or 0.0)
+    service = from_metrics({}, after, "an engine")
+    assert service.consumer is consumer
+    assert ("PERF03" in fired(service)) == bool(consumer)
+
+
 def test_the_metrics_alone_can_be_diagnosed(tmp_path: Path) -> None:
     before, after = tmp_path / "before.prom", tmp_path / "after.prom"
     before.write_text(BEFORE)

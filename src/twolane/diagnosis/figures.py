@@ -134,6 +134,15 @@ def growth(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str,
     return {k: v - before.get(k, 0.0) if v >= before.get(k, 0.0) else v for k, v in after.items()}
 
 
+def _consumer(external: float | None, grown: Mapping[str, float]) -> bool | None:
+    """Whether it takes KV from another engine; None if these counters do not say so.
+
+    Who counts a transfer is who posts it: the taker that pulls, or the giver that pushes.
+    """
+    posts = bool(grown.get("vllm:nixl_bytes_transferred_count"))
+    return True if external or (posts and external is None) else None
+
+
 def from_metrics(before: Mapping[str, float], after: Mapping[str, float], where: str) -> Service:
     """What an engine did between two scrapes of its /metrics."""
     grown = growth(before, after)
@@ -143,7 +152,7 @@ def from_metrics(before: Mapping[str, float], after: Mapping[str, float], where:
     late = int(grown.get("vllm:nixl_num_notifications_after_expiry_total", 0))
     return Service(
         where=where,
-        consumer=True if external or grown.get("vllm:nixl_bytes_transferred_count") else None,
+        consumer=_consumer(external, grown),
         preemptions=int(grown.get("vllm:num_preemptions_total", 0)),
         transfers=int(grown.get("vllm:nixl_xfer_time_seconds_count", 0)),
         transfer_bytes=grown.get("vllm:nixl_bytes_transferred_sum", 0.0),
