@@ -187,10 +187,16 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def require(layouts: Iterable[Layout], kind: Platform, results: Path) -> None:
+def require(
+    layouts: Iterable[Layout],
+    kind: Platform,
+    results: Path,
+    elsewhere: Callable[[set[int]], str] | None = None,
+) -> None:
     """Raises QuestionError if this host cannot hold each of `layouts`, or the disk their results.
 
-    Names the group, what it asks for and what is here.
+    Names the group, what it asks for and what is here; `elsewhere` gives the remedy, of the devices
+    that are here, where it is not to edit the node's groups.
     """
     here = set(os.sched_getaffinity(0)) if kind == "cpu" else {g.index for g in gpus()}
     what = "CPU cores" if kind == "cpu" else "GPUs"
@@ -201,7 +207,9 @@ def require(layouts: Iterable[Layout], kind: Platform, results: Path) -> None:
                     f"{engine.group} asks for {what} {list(engine.devices)}, "
                     f"this host has {sorted(here) or 'none'}",
                     place=engine.place,
-                    remedy=f"node.groups must not name {missing}"
+                    remedy=elsewhere(here)
+                    if elsewhere is not None
+                    else f"node.groups must not name {missing}"
                     + ("; two groups need two cores" if kind == "cpu" else ""),
                 )
         if kind == "cpu":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from twolane import claims, devices, schedule
 from twolane.clock import NS, now_ns
-from twolane.config import Arm, Campaign
+from twolane.config import Arm, Campaign, groups
 from twolane.engines import installed, ports
 from twolane.engines.fleet import Fleet
 from twolane.errors import AnswerError, QuestionError
@@ -33,6 +33,14 @@ def arm_of(campaign: Campaign, arm: str) -> Arm:
     return names[arm]
 
 
+def _elsewhere(arm: Arm, here: set[int]) -> str:
+    """How an arm that was measured on other devices is put on those of this host."""
+    if options := groups.example(arm, here):
+        return f"name devices of this host, for one: {options}"
+    count = sum(len(engine.devices) for engine in arm.layout.engines)
+    return f"take a host with {count} of them, then name those with {groups.OPTION}"
+
+
 async def serve(campaign: Campaign, arm: str, results: Path, *, port: int, say: Say) -> None:
     """Start one arm of `campaign` and keep it up until cancelled or until an engine ends.
 
@@ -40,9 +48,10 @@ async def serve(campaign: Campaign, arm: str, results: Path, *, port: int, say: 
     arm, a taken port, a device that another run has or what preflight refuses, EngineError when
     an engine ends.
     """
-    layout, kind = arm_of(campaign, arm).layout, campaign.models.node.platform
+    chosen, kind = arm_of(campaign, arm), campaign.models.node.platform
+    layout = chosen.layout
     installed.require(kind, [layout])
-    devices.require([layout], kind, results)
+    devices.require([layout], kind, results, lambda here: _elsewhere(chosen, here))
     if port:
         ports.require_free(port, what="the proxy")
     expect_s = schedule.launch_s(campaign, results, arm)

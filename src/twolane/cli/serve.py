@@ -11,7 +11,7 @@ import msgspec
 
 from twolane import handover, serving
 from twolane.cli.frame import ALLOW, JSON, OUT, allowing, cli, interruptible
-from twolane.config import load_campaign, load_results
+from twolane.config import load_campaign, load_results, regrouped
 from twolane.errors import QuestionError
 
 
@@ -24,6 +24,8 @@ from twolane.errors import QuestionError
               "file, for who runs them without twolane.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
               help="Where clients connect; 0 picks a free port.")  # fmt: skip
+@click.option("--group", "moved", multiple=True, metavar="GROUP=N[,N...]",
+              help="Devices of this host for a group of the arm; may be given again.")  # fmt: skip
 @ALLOW
 @OUT
 def up(
@@ -33,6 +35,7 @@ def up(
     named: str | None,
     folder: Path | None,
     port: int,
+    moved: tuple[str, ...],
     allow: tuple[str, ...],
     out: Path,
 ) -> None:
@@ -44,6 +47,7 @@ def up(
     Example:
       twolane up configs/demo.yaml split_1p1d
       twolane up results/demo --arm split_1p1d
+      twolane up results/demo --arm split_1p1d --group GROUP_A=2 --group GROUP_B=3
       twolane up results/demo --arm split_1p1d --write split_1p1d
     """
     if named and arm and named != arm:
@@ -52,6 +56,9 @@ def up(
         )
     planned = allowing(load_results(path) if path.is_dir() else load_campaign(path), allow)
     chosen = serving.arm_of(planned, named or arm or "")
+    if moved:
+        planned = regrouped(planned, chosen, moved)
+        chosen = serving.arm_of(planned, chosen.name)
     if folder is not None:
         if not port:
             raise QuestionError(

@@ -2,6 +2,7 @@
 
 from twolane.config.campaign import Arm, Campaign, load_campaign
 from twolane.config.cells import parse_cell, parse_size
+from twolane.config.groups import regrouped
 from twolane.config.models import (
     Engine,
     Layout,
@@ -25,4 +26,5 @@ __all__ = [
     "load_results",
     "parse_cell",
     "parse_size",
+    "regrouped",
 ]
