@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tests.engine.conftest import side
+from tests.engine.conftest import BUDGET, side
 
 from twolane.engines import metrics
 from twolane.engines.fleet import Fleet
@@ -41,8 +41,12 @@ class Watched(Exchange):
 
     arrived: dict[str, asyncio.Event]
     stay: set[str]
+    prefilled: list[tuple[str, float]]  # request id and P's time to its first token, ms
 
     async def _decode(self, handoff: Handoff, place: Reservation, places: Any) -> None:
+        times = self.account.p_times
+        if times is not None and times.first_token_ms is not None:
+            self.prefilled.append((self._asked.id, times.first_token_ms))
         here = self.arrived.get(self._asked.id)
         if here is not None:
             here.set()
@@ -66,12 +70,18 @@ class Scene:
                 "stream": True}  # fmt: skip
         return await call(self.port, body, headers={"x-request-id": name})
 
-    async def poke(self) -> None:
-        """A step for each engine."""
+    async def poke(self, role: str) -> None:
+        """A step for an engine."""
         body = {"model": "needle", "prompt": "poke", "max_tokens": 1}
-        for role in ("prefill", "decode"):
-            one = await call(side(self.pair, role).launch.port, body)
-            await one.answer(PATIENCE_S)
+        await (await call(side(self.pair, role).launch.port, body)).answer(PATIENCE_S)
+
+    async def step_s(self, seed: int) -> float:
+        """How long one of P's steps takes now: a long prompt, seen out, by the steps it needs."""
+        Watched.prefilled.clear()
+        client = await self.call(needle.filler(LONG, seed=seed), 1, f"whole-{seed}")
+        await client.answer(PATIENCE_S)
+        (times,) = (t for name, t in Watched.prefilled if name == f"whole-{seed}")
+        return times / 1e3 / -(-LONG // BUDGET)
 
     async def used(self, role: str) -> int:
         """KV blocks in use."""
@@ -222,13 +232,14 @@ async def back_to_base(one: Scene, base: tuple[int, int], patience_s: float) -> 
     was stopped; so it is given something now and then, a block more than `base`.
     """
     began = over = time.monotonic()
-    pokes: list[asyncio.Task[None]] = []
+    pokes: dict[str, asyncio.Task[None]] = {}
     while (now := time.monotonic()) - over < QUIET_S and now - began < patience_s:
-        if all(poke.done() for poke in pokes):
-            pokes.append(asyncio.create_task(one.poke()))
+        for role in ("prefill", "decode"):
+            if role not in pokes or pokes[role].done():
+                pokes[role] = asyncio.create_task(one.poke(role))
         held = await asyncio.gather(one.used("prefill"), one.used("decode"))
         if held[0] > base[0] + 1 or held[1] > base[1] + 1:
             over = time.monotonic()
         await asyncio.sleep(0.05)
-    await asyncio.gather(*pokes)
+    await asyncio.gather(*pokes.values())
     return over - began

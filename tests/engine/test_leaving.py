@@ -1,7 +1,8 @@
 """Clients that leave, and engines that die, in front of a real pair under load.
 
 TWOLANE_LEAVES says how often a client leaves at each point (default 1); TWOLANE_LEAVES_OUT=FILE
-appends what was seen, one JSON line a test. TWOLANE_RESTARTS=1 also kills each engine.
+appends what was seen, one JSON line a test. TWOLANE_P_BUDGET is P's token budget (default 2048).
+TWOLANE_RESTARTS=1 also kills each engine.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.conftest import side
+from tests.engine.conftest import BUDGET, side
 from tests.engine.leaving import (
     POINTS,
     Others,
@@ -53,7 +54,7 @@ def note(**seen: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    Watched.arrived, Watched.stay = {}, set()
+    Watched.arrived, Watched.stay, Watched.prefilled = {}, set(), []
     monkeypatch.setattr(service, "Exchange", Watched)
 
 
@@ -64,8 +65,9 @@ async def test_a_client_that_leaves_frees_both_engines(pair: Fleet, point: Point
             for turn in range(TIMES):
                 await leave(one, point, seed=1000 * POINTS.index(point) + turn + 1)
                 one.returned_s.append(await back_to_base(one, others.blocks(), LEASE_S))
+            steps_s = [await one.step_s(seed) for seed in range(9000, 9000 + TIMES // 4)]
         note(point=point, back_s=one.returned_s, others=others.served, wrong=others.wrong,
-             handoffs=dict(one.proxy.book.ends))  # fmt: skip
+             handoffs=dict(one.proxy.book.ends), budget=BUDGET, steps_s=steps_s)  # fmt: skip
         assert others.wrong == []
         assert max(one.returned_s) < BACK_S + SLACK_S
         assert await back_to_base(one, (0, 0), LEASE_S) < BACK_S + SLACK_S

@@ -69,14 +69,24 @@ async def test_a_prefill_that_was_finishing_is_heard_out_and_released() -> None:
         assert not r.d.asked
 
 
-async def test_a_prefill_with_most_of_it_to_come_is_stopped_at_once() -> None:
-    async with rig(hear_out_s=1000.0) as r:
-        r.proxy.fleet.of("prefill")[0].computed(1000, seconds=100.0)
-        r.p.behaviour = Behaviour(first_byte=asyncio.Event())
-        call = await r.call(completion("long " * 400))  # some 500 tokens: 50 s
+@pytest.mark.parametrize(("rate", "heard_out"), [(10, False), (1e6, True)])
+async def test_a_prefill_with_longer_to_go_is_stopped_at_once(rate: float, heard_out: bool) -> None:
+    """Some 500 tokens: 50 s at one rate, through in a moment at the other."""
+    async with rig(hear_out_s=20.0) as r:
+        r.proxy.fleet.of("prefill")[0].computed(1000, seconds=1000 / rate)
+        gate = r.p.behaviour.first_byte = asyncio.Event()
+        call = await r.call(completion("long " * 400))
         await soon(r.p.began)
         call.leave()
-        await soon(r.p.left)
+        if heard_out:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not r.p.left.is_set()
+            gate.set()
+            await r.settled()
+            assert r.proxy.book.ends == {"admitted": 1, "released": 1}
+        else:
+            await soon(r.p.left)
         assert not r.d.asked
 
 

@@ -122,7 +122,7 @@ class ProxyConfig:
     api_keys: tuple[str, ...] = ()
     handoff_age_s: float = MAX_HANDOFF_AGE_S
     # How long P is heard out when its client has left, before it is told to stop, unless it has
-    # most of the prompt still before it: what it holds when it ends in that instant, only its
+    # longer than this to go by its own rate: what it holds when it ends in that instant, only its
     # answer says. A short prompt's prefill ends within it.
     hear_out_s: float = 0.5
     client_idle_s: float = 75.0

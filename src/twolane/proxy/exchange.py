@@ -177,7 +177,7 @@ class Exchange:
         except asyncio.CancelledError:
             if handoff.state == "asked" and connection.sent:
                 passed_s = (clock.now_ns() - (self.account.p_dispatch_ns or 0)) / clock.NS
-                late = LateAnswer(handoff, sink, connection, near_end=passed_s > due_s / 2)
+                late = LateAnswer(handoff, sink, connection, left_s=due_s - passed_s)
                 self.release = self._releases.start_late(late, self._asked, d_engine)
             else:
                 connection.abort()
