@@ -7,16 +7,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from tests.report.synthetic import ARMS, GRID, INTERFERENCE, make
 
 from twolane.analysis.compare import Comparison, Outcome
 from twolane.analysis.results import load
+from twolane.cli import cli
 from twolane.records import CellSummary, Code, RunMeta, read_json, write_json
-from twolane.report import html, left_out
+from twolane.report import again, html, left_out
 from twolane.report.facts import Facts
 from twolane.report.figures import brief
 from twolane.report.machine import without_empty
 from twolane.report.scope import scope
+from twolane.report.text import verdict
 
 BUSY = Code(code="BUSY", why="others had 27% of CPU time", value=0.27, limit=0.1)
 
@@ -202,3 +205,19 @@ def test_what_no_bar_shows_is_not_explained_under_them(
     assert note.startswith("The tick in a bar")
     assert ("A ratio to copies_2048" in note) is ("A ratio" in told)
     assert ("Bars are medians" in note) is (blocks > 1 and bool(facts.answers.limits))
+
+
+def test_what_a_host_spoilt_is_measured_again_by_a_command_that_exists(tmp_path: Path) -> None:
+    busy = {INTERFERENCE.id: [BUSY]}
+    codes = {arm.name: busy for arm in ARMS}
+    results = load(make(tmp_path / "r", codes=codes))
+    told = verdict(Facts(results)).decided.line("What to do")
+    assert told == "close other programs, then: twolane run synthetic.yaml --resume --redo BUSY"
+    (meta, *_) = (run.meta for run in results.runs)
+    demo = msgspec.structs.replace(meta, campaign="demo", config={"blocks": 3})
+    alone = again.command(meta, ["BUSY"], alone=True)
+    assert alone.endswith(f" --resume --redo BUSY --arm {meta.arm} --block 1")
+    for command in (alone, again.command(demo, ["BUSY"], alone=True)):
+        outcome = CliRunner().invoke(cli, [*command.split()[1:], "--help"])
+        assert outcome.exit_code == 0, outcome.output
+    assert again.command(demo, ["BUSY"]) == "twolane demo --blocks 3 --resume --redo BUSY"

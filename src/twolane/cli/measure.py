@@ -33,14 +33,23 @@ DRY_RUN = click.option(
 )  # fmt: skip
 
 
+REDO = click.option(
+    "--redo", multiple=True, metavar="CODE",
+    help="With --resume: do again the runs that have this code, e.g. BUSY.",
+)  # fmt: skip
+
+
 @cli.command()
 @click.option("--blocks", type=click.IntRange(1), default=1, show_default=True,
               help="How often every arm runs; one block is only indicative.")  # fmt: skip
 @RESUME
+@REDO
 @DRY_RUN
 @OUT
 @JSON
-def demo(blocks: int, *, resume: bool, dry_run: bool, out: Path, as_json: bool) -> None:
+def demo(
+    blocks: int, *, resume: bool, redo: tuple[str, ...], dry_run: bool, out: Path, as_json: bool
+) -> None:
     """The main job on this machine, no GPU needed: two token budgets and the split, compared.
 
     Starts real vLLM CPU engines with the bundled needle model, one core each.
@@ -50,9 +59,10 @@ def demo(blocks: int, *, resume: bool, dry_run: bool, out: Path, as_json: bool) 
       twolane demo
       twolane demo --blocks 3
     """
+    _require_resumed(redo, resume=resume)
     planned = dataclasses.replace(load_campaign(shipped("demo.yaml")), blocks=blocks)
     again = ["demo", "--blocks", str(blocks)]
-    _run(planned, _Wanted(out, as_json, again, resume=resume, dry_run=dry_run))
+    _run(planned, _Wanted(out, as_json, again, resume=resume, dry_run=dry_run, redo=redo))
 
 
 @cli.command()
@@ -62,8 +72,7 @@ def demo(blocks: int, *, resume: bool, dry_run: bool, out: Path, as_json: bool) 
               help="Only this block, counted from 1; may be given again.")  # fmt: skip
 @click.option("--arm", "arms", multiple=True, metavar="NAME",
               help="Only this arm; may be given again.")  # fmt: skip
-@click.option("--redo", multiple=True, metavar="CODE",
-              help="With --resume: do again the runs that have this code, e.g. BUSY.")  # fmt: skip
+@REDO
 @DRY_RUN
 @ALLOW
 @OUT
@@ -91,12 +100,7 @@ def run(
       twolane run configs/demo.yaml
       twolane run configs/demo.yaml --resume
     """
-    if redo and not resume:
-        raise QuestionError(
-            f"--redo {redo[0]} without --resume: a new folder has nothing to do again",
-            place="--redo",
-            remedy="add --resume",
-        )
+    _require_resumed(redo, resume=resume)
     planned = allowing(load_campaign(path), allow)
     again = ["run", str(path)]
     for option, values in (("--block", blocks), ("--arm", arms), ("--allow", allow)):
@@ -123,6 +127,15 @@ class _Wanted:
     def resuming(self) -> str:
         """The command that goes on where this one was cut."""
         return shlex.join(["twolane", *self.again, "--resume", "--out", str(self.out)])
+
+
+def _require_resumed(redo: Sequence[str], *, resume: bool) -> None:
+    if redo and not resume:
+        raise QuestionError(
+            f"--redo {redo[0]} without --resume: a new folder has nothing to do again",
+            place="--redo",
+            remedy="add --resume",
+        )
 
 
 def _run(planned: Campaign, wanted: _Wanted) -> None:

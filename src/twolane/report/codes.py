@@ -22,7 +22,7 @@ CODES: Final[Mapping[str, str]] = {
 }
 """In the order of docs/how-we-measure.md."""
 
-REMEDIES: Final[Mapping[str, str]] = {
+_REMEDIES: Final[Mapping[str, str]] = {
     "INFLIGHT": "look for a limit on connections or on requests in the client or the router",
     "LITTLE": "make the cell longer: its start and end are too much of it",
     "CACHE": "see that nobody else uses the engines, and that caches are emptied between cells",
@@ -30,13 +30,18 @@ REMEDIES: Final[Mapping[str, str]] = {
     "DEGENERATE": "read the engines' logs with `twolane diagnose`: the KV did not come over",
     "LENGTH": "see why answers ended early: context, stop words, errors",
     "CLIENT": "use more load workers or a quieter machine",
-    "BUSY": "close other programs, then twolane run CAMPAIGN --resume --redo BUSY",
+    "BUSY": "close other programs, then: {again}",
     "NEEDLE": "do not trust these figures before needles are found here: see the gate's answers",
     "FAILED": "read the first error and the engines' logs with `twolane diagnose`",
     "PREEMPT": "give the engine more KV memory, or fewer users",
     "UNSTEADY": "warm up longer, or make the window longer",
-    "DAMAGED": "take the files from where they were copied, or run the block again",
+    "DAMAGED": "take the files from where they were copied, or: {again}",
 }
+
+
+def remedy(code: str, again: str) -> str:
+    """What to do about a code; `again` is the command that measures its point anew."""
+    return _REMEDIES.get(code, "").replace("{again}", again)
 
 
 def means(code: str) -> str:

@@ -17,9 +17,8 @@ from typing import Final, Literal
 
 from twolane.analysis.compare import Comparison
 from twolane.records import AnyCell, InterferenceCell
-from twolane.report import losses, unproven
+from twolane.report import again, codes, losses, unproven
 from twolane.report.answer import listed
-from twolane.report.codes import REMEDIES
 from twolane.report.facts import Facts, Figure
 from twolane.report.metrics import GRID, INTERFERENCE, Metric, spoken
 
@@ -93,13 +92,13 @@ def decide(facts: Facts, cell: InterferenceCell) -> Decision:
 
 def _spoiled(facts: Facts, spoiled: Sequence[Figure], alone: str | None) -> Decision:
     """Fewer than two arms are without a code: why there is no verdict, and what to do about it."""
-    codes = {code.code: code for figure in reversed(spoiled) for code in figure.codes}
-    if unproven.made_up(facts) and set(codes) == {unproven.NEEDLE}:
+    struck = {code.code: code for figure in reversed(spoiled) for code in figure.codes}
+    if unproven.made_up(facts) and set(struck) == {unproven.NEEDLE}:
         headline, told = "Figures, not a verdict: the weights are made up", _range(spoiled)
     else:
-        headline = f"This run cannot answer: {'; '.join(code.why for code in codes.values())}"
+        headline = f"This run cannot answer: {'; '.join(code.why for code in struck.values())}"
         told = ""
-    remedies = [word for code in codes if (word := _remedy(facts, code))]
+    remedies = [word for code in struck if (word := _remedy(facts, code))]
     lines = [Line(PAUSE, told)] if told else []
     lines += [Line("What to do", "; ".join(remedies))] if remedies else []
     return Decision(headline, tuple(lines), strength="spoiled", arm=alone)
@@ -120,7 +119,9 @@ def _once(facts: Facts, clean: list[Figure]) -> list[Figure]:
 
 
 def _remedy(facts: Facts, code: str) -> str:
-    return unproven.remedy(facts, [code]) or REMEDIES.get(code, "")
+    if without := unproven.remedy(facts, [code]):
+        return without
+    return codes.remedy(code, again.command(facts.results.runs[0].meta, [code]))
 
 
 def _opening(

@@ -19,8 +19,9 @@ from twolane.analysis.stalled import Stall, stalls
 from twolane.analysis.work import Leg, Link, Span, Transfers, Work, link, total, work
 from twolane.clock import MS, NS
 from twolane.records import CellSummary, Code, Finding, InterferenceCell, Request, Role
+from twolane.report import again
 from twolane.report import told as shape
-from twolane.report.codes import REMEDIES, means
+from twolane.report.codes import means, remedy
 from twolane.report.drafting import drafted
 from twolane.report.facts import shown
 
@@ -60,7 +61,7 @@ def of_cell(run: Run, measured: Measured, *, requests_too: bool = True) -> shape
         block=run.block + 1,
         cell=cell.id,
         figures={name: value for name, value in measured.values.items() if name in names},
-        codes=list(map(_code, measured.codes)),
+        codes=[_code(run, code) for code in measured.codes],
         ledgers=_ledgers(run, requests),
         stalls=[_stall(one, origin) for one in found[:MOST_STALLS]],
         stalls_in_all=len(found),
@@ -118,7 +119,7 @@ def of_request(run: Run, request: Request, measured: Measured | None) -> shape.R
         ],
         spans=[_span(s, window, origin) for engine in engines for s in done.during(engine, window)],
         stalls=[_stall(s, origin) for s in stalls(requests, done) if s.request == request.id],
-        codes=list(map(_code, measured.codes)) if measured else [],
+        codes=[_code(run, code) for code in measured.codes] if measured else [],
     )
 
 
@@ -138,9 +139,9 @@ def _origin(done: Work | None) -> int:
     return min((span.start_ns for span in done.spans), default=0) if done else 0
 
 
-def _code(code: Code) -> shape.CodeTold:
-    remedy = REMEDIES.get(code.code, "")
-    return shape.CodeTold(code.code, means(code.code), code.why, code.value, code.limit, remedy)
+def _code(run: Run, code: Code) -> shape.CodeTold:
+    todo = remedy(code.code, again.command(run.meta, [code.code], alone=True))
+    return shape.CodeTold(code.code, means(code.code), code.why, code.value, code.limit, todo)
 
 
 def _findings(run: Run, about: str) -> list[Finding]:

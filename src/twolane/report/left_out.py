@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from twolane.analysis.points import Measured
 from twolane.records import AnyCell, Code, GridCell, InterferenceCell
-from twolane.report import unproven
+from twolane.report import again, unproven
 from twolane.report.codes import means
 from twolane.report.facts import Facts
 from twolane.report.markup import Markup, commas, details, el
@@ -149,6 +149,5 @@ def _redo(facts: Facts) -> list[Markup | str]:
             el("a", "Each by name", href="#excluded"),
             f". To measure again is no help: {remedy}.",
         ]
-    again = " ".join(f"--redo {code}" for code in codes)
-    command = f"twolane run {facts.results.campaign}.yaml --resume {again}"
+    command = again.command(facts.results.runs[0].meta, codes)
     return [el("a", "Each by name", href="#excluded"), ". Again: ", el("code", command)]
