@@ -19,11 +19,19 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import httptools
 
 SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
+
+
+class Vocabulary(Protocol):
+    """How it tokenises, where that is neither by the byte nor by four letters."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, ids: list[int]) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,8 @@ class Pace:
     at_once: int | None = None  # requests that it knows of; a router holds back the others
     resets: bool = True  # whether it empties its cache when it is told to
     bytewise: bool = True  # whether a byte is a token to it, or four are one
+    vocabulary: Vocabulary | None = None  # in the place of `bytewise`; answers a letter a token
+    tells_ids: bool = True  # of an answer's tokens, where it is asked with `logprobs`
     cache_block: int | None = None  # tokens; with it, prompts and answers are cached by blocks
     pulls: bool = False  # as a decode engine: whether KV comes from elsewhere, all but a token's
     knows: bool = False  # whether it answers with the fact that was asked for
@@ -193,6 +203,10 @@ class _Connection(asyncio.Protocol):
 
     def _tokenise(self, text: str) -> None:
         """Four letters are a token to it, unless a byte is."""
+        if (vocabulary := self.engine.pace.vocabulary) is not None:
+            ids = vocabulary.encode(text)
+            self.respond(200, {"count": len(ids), "tokens": ids})
+            return
         size = 1 if self.engine.pace.bytewise else 4
         ids = [1000 + ord(letter) for letter in text[::size]]
         self.respond(200, {"count": len(ids), "tokens": ids})
@@ -218,6 +232,8 @@ class _Connection(asyncio.Protocol):
         prompt = asked["messages"][-1]["content"] if chat else asked["prompt"]
         if isinstance(prompt, list):
             prompt = "".join(map(chr, prompt))
+        elif (vocabulary := self.engine.pace.vocabulary) is not None:
+            prompt = "".join(map(chr, vocabulary.encode(prompt)))
         elif not self.engine.pace.bytewise:
             prompt = prompt[::4]
         account = Account(self._id, len(prompt), time.monotonic_ns())
@@ -248,7 +264,11 @@ class _Answer:
         self._pace = connection.engine.pace
         self._account = account
         self._prompt = prompt
-        self._known = _fact(prompt) if self._pace.knows else ""
+        self._told_ids = self._pace.tells_ids and bool(asked.get("return_tokens_as_token_ids"))
+        self._readable = prompt
+        if (vocabulary := self._pace.vocabulary) is not None:
+            self._readable = vocabulary.decode(list(map(ord, prompt)))
+        self._known = _fact(self._readable) if self._pace.knows else ""
         self._cached_tokens = self._engine.cached_tokens(prompt)
         self._engine.count(len(prompt), self._cached_tokens)
         self._text: list[str] = []
@@ -317,15 +337,22 @@ class _Answer:
         self._event += len(counts)
 
     def _tokens(self, tokens: int) -> bytes:
-        source = self._known + self._prompt
+        source = self._known + self._readable
         text = "".join(source[(self._sent + i) % len(source)] for i in range(tokens))
-        self._text.append(text)
+        made = text
+        if (vocabulary := self._pace.vocabulary) is not None:
+            made = "".join(chr(vocabulary.encode(letter)[0]) for letter in text)
+        self._text.append(made)
         self._sent += tokens
         finish = "length" if self._sent >= self._total else None
-        return self._payload({"content": text}, self._sent, finish)
+        return self._payload({"content": text}, self._sent, finish, made)
 
-    def _payload(self, delta: dict[str, str], sent: int, finish: str | None) -> bytes:
+    def _payload(
+        self, delta: dict[str, str], sent: int, finish: str | None, made: str = ""
+    ) -> bytes:
         choice: dict[str, Any] = {"index": 0, "finish_reason": finish}
+        if self._told_ids:
+            choice["logprobs"] = {"tokens": [f"token_id:{ord(token)}" for token in made]}
         if self._chat:
             choice["delta"] = delta
         else:

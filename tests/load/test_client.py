@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from twolane.clock import MS
-from twolane.load.client import Stream, body_of, head_of
+from twolane.load.body import body_of, head_of
+from twolane.load.client import Stream
 from twolane.load.orders import Ask, Target
 from twolane.records import EngineTimes, Request
 

@@ -1,15 +1,15 @@
-"""One streamed request: prompt in, `records.Request` out.
+"""One streamed answer: socket reads in, `records.Request` out.
 
-Rules of this file: the body is bytes before the clock starts, an event is decoded once, into
-a typed struct, and the only time that counts is the stamp of the socket read it arrived in. Since
-that is known, an event need not be read at once: after the first token what comes is laid by and
-read in one go, at the end or when there is much of it, which costs half. An
-event counts if the server says that it carried tokens; where the server does not count, an event
-with text counts as one token.
+Rules of this file: an event is decoded once, into a typed struct, and the only time that counts is
+the stamp of the socket read it arrived in. Since that is known, an event need not be read at once:
+after the first token what comes is laid by and read in one go, at the end or when there is much of
+it, which costs half. An event counts if the server says that it carried tokens; where the server
+does not count, an event with text counts as one token.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -17,80 +17,14 @@ import msgspec
 
 from twolane import clock
 from twolane.gates import needle
-from twolane.load.orders import Ask, Target
+from twolane.load.orders import Ask
 from twolane.records import EngineTimes, Ledger, Request
-from twolane.wire.http1 import request_head
 from twolane.wire.sse import SseParser
 
 STOPPED: Final = "stopped_by_client"
 LEDGER_MARK: Final = b"twolane-ledger "
 MOST_LAID_BY: Final = 512  # reads of one stream: half a millisecond's work, some 150 KiB
 MOST_OF_AN_ERROR: Final = 2000  # bytes of a refusal that are kept: its message, not its page
-
-# ------------------------------------------------------------------------------------ the body
-
-
-class _StreamOptions(msgspec.Struct, frozen=True):
-    include_usage: bool = True
-    continuous_usage_stats: bool = True
-
-
-class _Message(msgspec.Struct, frozen=True):
-    role: str
-    content: str
-
-
-class _Body(msgspec.Struct, frozen=True, kw_only=True):
-    model: str
-    max_tokens: int
-    ignore_eos: bool
-    temperature: float = 0.0
-    stream: bool = True
-    stream_options: _StreamOptions = _StreamOptions()
-
-
-class _Completion(_Body, frozen=True, kw_only=True):
-    prompt: str | list[int]
-
-
-class _Chat(_Body, frozen=True, kw_only=True):
-    messages: list[_Message]
-
-
-PATHS: Final = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
-
-
-def body_of(ask: Ask, target: Target, prompt: str | list[int]) -> bytes:
-    """The JSON of one request; a million tokens of text take about a millisecond."""
-    if target.endpoint == "chat" and isinstance(prompt, str):
-        return msgspec.json.encode(
-            _Chat(
-                model=target.model,
-                max_tokens=ask.output,
-                ignore_eos=ask.ignore_eos,
-                messages=[_Message("user", prompt)],
-            )
-        )
-    return msgspec.json.encode(
-        _Completion(
-            model=target.model,
-            max_tokens=ask.output,
-            ignore_eos=ask.ignore_eos,
-            prompt=prompt,
-        )
-    )
-
-
-def head_of(ask: Ask, target: Target, length: int) -> bytes:
-    headers = (
-        ("Content-Type", "application/json"),
-        ("Accept", "text/event-stream"),
-        ("X-Request-Id", ask.id),
-        ("X-Twolane-Ledger", "1"),
-    )
-    host = f"{target.host}:{target.port}"
-    return request_head("POST", PATHS[target.endpoint], host, headers, length)
-
 
 # ---------------------------------------------------------------------------------- the events
 
@@ -106,6 +40,7 @@ class _Choice(msgspec.Struct, frozen=True):
     text: str | None = None
     delta: _Delta | None = None
     finish_reason: str | None = None
+    logprobs: Any = None
 
 
 class _PromptDetails(msgspec.Struct, frozen=True):
@@ -146,6 +81,7 @@ class Stream:
         "_finish_reason",
         "_first_ns",
         "_gaps_ns",
+        "_ids",
         "_laid_by",
         "_last_ns",
         "_ledger",
@@ -185,6 +121,7 @@ class Stream:
         self._gaps_ns: list[int] = []
         self._tokens: list[int] = []
         self._text: list[str] = []
+        self._ids: list[int] = []
         self._refusal = b""
         self._done_mark = False
         self._error: str | None = None
@@ -266,11 +203,16 @@ class Stream:
             if choice.finish_reason is not None:
                 self._finish_reason = choice.finish_reason
             if self.ask.keep_text:
-                self._text.append(_text_of(choice))
+                self._keep(choice)
         if chunk.metrics is not None:
             self._metrics = chunk.metrics
         if chunk.error is not None:
             self._error = self._error or f"error in the stream: {_message(chunk.error)}"
+
+    def _keep(self, choice: _Choice) -> None:
+        self._text.append(_text_of(choice))
+        if self.ask.keep_ids:
+            self._ids += _ids_of(choice)
 
     def _arrived(self, tokens: int, stamp_ns: int) -> None:
         self.counted += tokens
@@ -349,6 +291,7 @@ class Stream:
             engine_times=self._engine_times(),
             ledger=self._ledger,
             text=text,
+            answer_ids=self._ids if self.counted == len(self._ids) else [],
             gaps_ns=self._gaps_ns,
             tokens=[] if self.counted == len(self._tokens) else self._tokens,
         )
@@ -385,6 +328,16 @@ def _text_of(choice: _Choice) -> str:
     if choice.text is not None:
         return choice.text
     return (choice.delta.content or "") if choice.delta is not None else ""
+
+
+def _ids_of(choice: _Choice) -> list[int]:
+    """None where the server tells the tokens in another way, or not at all."""
+    told = choice.logprobs.get("tokens") if isinstance(choice.logprobs, dict) else None
+    words = told if isinstance(told, list) else []
+    return [int(at[1]) for word in words if (at := _TOKEN_ID.fullmatch(str(word)))]
+
+
+_TOKEN_ID: Final = re.compile(r"token_id:(\d{1,9})")
 
 
 def _message(error: Any) -> str:

@@ -17,7 +17,7 @@ from typing import Final
 from twolane import clock
 from twolane.errors import AnswerError
 from twolane.load import exact, mix, prompts, ramp, trace, workloads
-from twolane.load.client import PATHS
+from twolane.load.body import PATHS
 from twolane.load.crew import Crew, WorkerLostError
 from twolane.load.orders import Form, Rates, Target
 from twolane.load.workloads import Outcome, Question
@@ -87,7 +87,8 @@ async def drive(
     if isinstance(cell, NeedleCell):
         asked = questions or workloads.needles(cell, seed)
         return await ask(asked, target, cell=cell.id, record=record, progress=progress)
-    work, workers = _choreography(cell, target, seed, answered)
+    encode = await _tokeniser(target) if isinstance(cell, RampCell) else None
+    work, workers = _choreography(cell, target, seed, answered, encode)
     return await _run(
         work,
         workers=workers,
@@ -104,6 +105,7 @@ def _choreography(
     target: Target,
     seed: int,
     answered: Sequence[Request],
+    encode: exact.Encode | None,
 ) -> tuple[Workload, int]:
     """What happens in a cell, and how many workers it needs."""
     match cell:
@@ -114,11 +116,17 @@ def _choreography(
         case FreshCell():
             return partial(workloads.fresh, cell), 1
         case RampCell():
-            return partial(ramp.run, cell, seed=seed, answered=answered), cell.users
+            ramped = partial(ramp.run, cell, seed=seed, answered=answered, encode=encode)
+            return ramped, cell.users
         case MixCell():
             return partial(mix.run, cell, seed=seed), 2
         case TraceCell():
             return partial(trace.run, cell, seed=seed), 2
+
+
+async def _tokeniser(target: Target) -> exact.Encode | None:
+    """The server's own, where prompts are to be token ids and it has one."""
+    return await asyncio.to_thread(exact.tokeniser, target) if target.form == "ids" else None
 
 
 PROBE_BYTES: Final = 64

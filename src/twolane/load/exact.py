@@ -1,4 +1,4 @@
-"""Needle prompts of exact length for any tokeniser: the server's own, through /tokenize.
+"""Prompts of exact length for any tokeniser: the server's own, through /tokenize.
 
 Rules of this file: what asks and what is planted stays whole; only the haystack between is cut or
 lengthened, in the same shares, so that the depths stay. Prompts become token ids, whose number
@@ -86,24 +86,31 @@ def _of_length(hay: str, tokens: int, encode: Encode) -> list[int]:
 def tokeniser(target: Target) -> Encode | None:
     """What the server's /tokenize makes of a text; None where it has no such route.
 
-    Raises AnswerError, when called, for an answer that is none.
+    Raises AnswerError, as what it returns does when called, where that cannot be read.
     """
     url = f"http://{target.host}:{target.port}/tokenize"
 
     def encode(text: str) -> list[int]:
-        asked = {"model": target.model, "prompt": text, "add_special_tokens": False}
-        request = urllib.request.Request(
-            url, msgspec.json.encode(asked), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            return _tokens(answer.read()).tokens
+        try:
+            return _asked(url, target.model, text)
+        except (OSError, HTTPException, msgspec.DecodeError) as error:
+            raise AnswerError(
+                f"/tokenize cannot be read: {error}", place=url, remedy="is the server running?"
+            ) from None
 
     try:
-        encode("a")
+        _asked(url, target.model, "a")
     except urllib.error.HTTPError:
         return None
-    except (OSError, HTTPException, msgspec.DecodeError) as error:
-        raise AnswerError(
-            f"/tokenize cannot be read: {error}", place=url, remedy="is the server running?"
-        ) from None
+    except (OSError, HTTPException, msgspec.DecodeError):
+        encode("a")  # once more, and if that fails too, in words
     return encode
+
+
+def _asked(url: str, model: str, text: str) -> list[int]:
+    asked = {"model": model, "prompt": text, "add_special_tokens": False}
+    request = urllib.request.Request(
+        url, msgspec.json.encode(asked), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+        return _tokens(answer.read()).tokens

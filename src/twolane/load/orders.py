@@ -72,6 +72,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     ids: list[int] | None = None  # in the place of `text`
     blocks: tuple[int, ...] = ()
     keep_text: bool = False
+    keep_ids: bool = False  # of the answer's tokens
     ignore_eos: bool = True
     sleep_s: float = 0.0
 

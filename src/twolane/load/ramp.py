@@ -5,6 +5,10 @@ only be made when this one is answered; that happens between turns, where nobody
 that fails ends its conversation with the reason; the other users go on. A conversation that was
 cut goes on where it was: its last answered turn is asked again, as a warm-up that counts nowhere,
 so that the new engine holds the history that the next turn builds on.
+
+Where a byte is no token, the history is token ids, of answers those that the server told. Only what
+is new is tokenised: nothing merges across a seam, each prompt has exactly its length, and what an
+engine holds of it is known.
 """
 
 from __future__ import annotations
@@ -17,7 +21,9 @@ import msgspec
 
 from twolane import clock
 from twolane.analysis.measures import tpot_ns
+from twolane.errors import AnswerError
 from twolane.gates import conversation
+from twolane.load import exact
 from twolane.load.crew import Crew
 from twolane.load.orders import Ask, Expected
 from twolane.load.workloads import Outcome, Say
@@ -34,10 +40,17 @@ async def run(
     *,
     seed: int,
     answered: Sequence[Request] = (),
+    encode: exact.Encode | None = None,
 ) -> Outcome:
     """Every user's conversation, after the turns that were `answered` before; the window spans
-    all that is said now."""
-    users = [_User(cell, crew, prefix, say, seed=seed, number=n) for n in range(cell.users)]
+    all that is said now. With `encode`, the server's tokeniser, prompts are token ids.
+
+    Raises QuestionError if a turn is too short for what it asks.
+    """
+    users = [
+        _User(cell, crew, prefix, say, seed=seed, number=n, encode=encode)
+        for n in range(cell.users)
+    ]
     for user in users:
         await user.go_on_after([turn for turn in answered if turn.user == user.number])
     begin_ns = clock.now_ns()
@@ -50,7 +63,15 @@ async def run(
 
 class _User:
     def __init__(
-        self, cell: RampCell, crew: Crew, prefix: str, say: Say, *, seed: int, number: int
+        self,
+        cell: RampCell,
+        crew: Crew,
+        prefix: str,
+        say: Say,
+        *,
+        seed: int,
+        number: int,
+        encode: exact.Encode | None,
     ) -> None:
         self.number = number
         self.problem: str | None = None
@@ -59,7 +80,7 @@ class _User:
         self._prefix = prefix
         self._say = say
         self._turns = conversation.make(cell.prompt, cell.turns, cell.output, seed, number)
-        self._history = ""
+        self._history = _Text() if encode is None else _Ids(encode)
         self._history_tokens = (0, 0)
         self._next = 0
         self._reached = asyncio.Event()
@@ -72,8 +93,8 @@ class _User:
         """
         last: Ask | None = None
         for turn in answered:
-            last = self._ask(turn.index)
-            self._take(last, turn)
+            last = await self._ask(turn.index)
+            await self._take(last, turn)
         if last is None or self._next == self._cell.turns:
             return
         self._say(f"user {self.number}: history again", self._next, self._cell.turns)
@@ -86,6 +107,7 @@ class _User:
             history=0,
             expected=None,
             keep_text=False,
+            keep_ids=False,
         )
         await self._answer(again)
 
@@ -101,6 +123,8 @@ class _User:
                 if fault := _fault(answered):
                     self.problem = f"{self._name(answered)}: {fault}"
                     return
+        except AnswerError as error:
+            self.problem = f"turn {self._next + 1} of {self._cell.turns}: {error}"
         finally:
             self._over.set()
 
@@ -118,9 +142,9 @@ class _User:
         return self._reached.is_set()
 
     async def _turn(self, turn: int) -> Request:
-        ask = self._ask(turn)
+        ask = await self._ask(turn)
         answered = await self._answer(ask)
-        self._take(ask, answered)
+        await self._take(ask, answered)
         return answered
 
     async def _answer(self, ask: Ask) -> Request:
@@ -129,33 +153,71 @@ class _User:
         await self._crew.until(_has(self._crew, ask.key))
         return self._crew.done[ask.key]
 
-    def _take(self, ask: Ask, answered: Request) -> None:
+    async def _take(self, ask: Ask, answered: Request) -> None:
         """The turn `ask` is part of the history now, with its answer."""
-        assert ask.text is not None
-        self._history = ask.text + (answered.text or "")
         prompt = answered.prompt_tokens or ask.prompt
-        self._history_tokens = (prompt, prompt + answered.output_tokens)
+        fault = _fault(answered)
+        if fault is None:
+            held = await asyncio.to_thread(self._history.take, ask, answered)
+            self._history_tokens = (prompt, prompt + held)
         self._next = ask.index + 1
-        if _fault(answered) is None and answered.prompt_asked >= self._cell.after:
+        if fault is None and answered.prompt_asked >= self._cell.after:
             self._reached.set()
 
-    def _ask(self, turn: int) -> Ask:
+    async def _ask(self, turn: int) -> Ask:
         new = self._turns[turn]
-        return Ask(
+        tokens = conversation.lengths(self._cell.prompt, self._cell.turns)[turn]
+        ask = Ask(
             key=self.number * self._cell.turns + turn,
             id=f"{self._prefix}-turn-{self.number}-{turn}",
             cell=self._cell.id,
             role="turn",
             index=turn,
             user=self.number,
-            prompt=conversation.lengths(self._cell.prompt, self._cell.turns)[turn],
+            prompt=tokens,
             output=self._cell.output,
-            text=self._history + new.text,
             keep_text=True,
             history_prompt=self._history_tokens[0],
             history=self._history_tokens[1],
             expected=Expected(new.key, new.answer, new.others),
         )
+        return await asyncio.to_thread(self._history.asked, ask, new.text)
+
+
+class _Text:
+    """What was said so far, where a byte is a token."""
+
+    def __init__(self) -> None:
+        self._said = ""
+
+    def asked(self, ask: Ask, new: str) -> Ask:
+        """`ask` with all that was said, and what is new."""
+        return msgspec.structs.replace(ask, text=self._said + new)
+
+    def take(self, ask: Ask, answered: Request) -> int:
+        """The answer is part of the history; returns how many tokens of it an engine holds."""
+        self._said = (ask.text or "") + (answered.text or "")
+        return answered.output_tokens
+
+
+class _Ids:
+    """What was said so far, as token ids. Blocking: it asks the server's tokeniser."""
+
+    def __init__(self, encode: exact.Encode) -> None:
+        self._encode = encode
+        self._said: list[int] = []
+
+    def asked(self, ask: Ask, new: str) -> Ask:
+        """`ask` with all that was said, and so much of what is new as makes its length."""
+        more = exact.fitted(new, ask.prompt - len(self._said), self._encode)
+        return msgspec.structs.replace(ask, ids=self._said + more, keep_ids=True)
+
+    def take(self, ask: Ask, answered: Request) -> int:
+        """As `_Text`'s. A server that does not tell ids gives text, which may come back as others:
+        certain is then the prompt alone, unless it comes back as as many as it was."""
+        ids = answered.answer_ids or self._encode(answered.text or "")
+        self._said = [*(ask.ids or ()), *ids]
+        return len(ids) if len(ids) == answered.output_tokens else 1
 
 
 def _has(crew: Crew, key: int) -> Callable[[], bool]:

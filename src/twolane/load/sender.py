@@ -12,7 +12,7 @@ from typing import Final
 
 from twolane import clock
 from twolane.clock import NS
-from twolane.load import client, prompts
+from twolane.load import body, client, prompts
 from twolane.load.orders import Ask, Target
 from twolane.records import Request
 from twolane.wire.drain import Drain
@@ -37,7 +37,7 @@ def prepare(ask: Ask, target: Target, seed: int) -> Prepared:
     """Make the prompt and the bytes; a null ask has none."""
     if ask.role == "null":
         return Prepared(ask, b"")
-    return Prepared(ask, client.body_of(ask, target, prompts.of(ask, seed, target.form)))
+    return Prepared(ask, body.body_of(ask, target, prompts.of(ask, seed, target.form)))
 
 
 def _nobody(key: int, request: Request) -> None:
@@ -114,7 +114,7 @@ class Sender:
     ) -> None:
         ask = prepared.ask
         self._connections[ask.key] = connection
-        head = client.head_of(ask, self.target, len(prepared.body))
+        head = body.head_of(ask, self.target, len(prepared.body))
         try:
             stream.send_ns = connection.send(head, prepared.body, stream)
             self._on_sent(ask.key, stream.so_far())

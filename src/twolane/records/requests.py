@@ -67,6 +67,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     speaker; the first `history_prompt` tokens of its prompt are those of the turn before, the
     first `history` tokens also hold that turn's answer: so much an engine may have cached.
     `needle` judges an answer that was to begin with a planted fact: "ok", or how it missed.
+    `answer_ids` are the answer's tokens, where they were asked for and every one was told.
     """
 
     id: str
@@ -95,6 +96,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     engine_times: EngineTimes | None = None
     ledger: Ledger | None = None
     text: str | None = None
+    answer_ids: list[int] = []
     # Last, so that a reader that needs only the fields above skips the long part cheaply.
     gaps_ns: list[int] = []
     tokens: list[int] = []
