@@ -43,7 +43,7 @@ def test_prefill_gets_one_token_and_everything_else(body: dict[str, Any]) -> Non
     assert (got["max_tokens"], got["stream"]) == (1, False)
     assert got["kv_transfer_params"] == {"do_remote_decode": True, "do_remote_prefill": False}
     ours = {"max_tokens", "stream", "stream_options", "kv_transfer_params", "ec_transfer_params"}
-    ours |= {"max_completion_tokens", "min_tokens"}
+    ours |= {"max_completion_tokens", "min_tokens", "n"}
     assert {k: v for k, v in got.items() if k not in ours} == {
         k: v for k, v in body.items() if k not in ours
     }

@@ -14,7 +14,7 @@ inside the scheduler and take the engine down.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,7 +116,7 @@ class Body:
 
     def _one_token(self) -> dict[str, bytes | None]:
         changes: dict[str, bytes | None] = self._without_transfer()
-        changes |= {"stream": b"false", "stream_options": None, "max_tokens": b"1"}
+        changes |= {"stream": b"false", "stream_options": None, "max_tokens": b"1", "n": None}
         if "max_completion_tokens" in self.members:
             changes["max_completion_tokens"] = b"1"
         if "min_tokens" in self.members:
@@ -170,16 +170,26 @@ class Body:
 
         A handoff serves exactly one sequence and gives back no prompt log-probabilities.
         """
+        return next(self._reasons(), None)
+
+    @property
+    def fans_out(self) -> bool:
+        """Whether several answers to one prompt are all that a handoff cannot serve here."""
+        n = self.value("n")
+        return list(self._reasons()) == ["n"] and isinstance(n, int) and n > 1
+
+    def _reasons(self) -> Iterator[str]:
         for key in ("n", "best_of"):
             if self.value(key) not in (None, 1):
-                return key
+                yield key
         for key in ("echo", "use_beam_search"):
             if self.value(key) not in (None, False):
-                return key
+                yield key
         for key in ("prompt_logprobs", "prompt_embeds"):
             if self.value(key) is not None:
-                return key
-        return "prompt_list" if _is_list_of_prompts(self.members.get("prompt")) else None
+                yield key
+        if _is_list_of_prompts(self.members.get("prompt")):
+            yield "prompt_list"
 
 
 def _at_most_one(given: Any) -> bytes:

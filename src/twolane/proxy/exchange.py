@@ -218,12 +218,8 @@ class Exchange:
             place.arrived = True
 
         relay = Relay(self._reply, taken, _nothing)
-        try:
-            body = self._asked.body.for_decode(handoff.use(self._config.handoff_age_s), self._ids)
-        except StaleHandoffError as error:
-            place.engine.pool.release(connection)
-            handoff.end("expired")
-            raise RefusalError(503, "the handoff became too old", why=str(error)) from None
+        params = self._use(handoff, place.engine, connection)
+        body = self._asked.body.for_decode(params, self._ids)
         try:
             await self._relay(place.engine, connection, relay, body)
         except asyncio.CancelledError:
@@ -233,6 +229,15 @@ class Exchange:
         finally:
             if handoff.state == "held" and has_told(relay.answer) and not handoff.pushed:
                 handoff.end("released")
+
+    def _use(self, handoff: Handoff, engine: Engine, connection: ClientConnection) -> bytes:
+        """The handoff's parameters for D. Raises RefusalError 503 where it is too old."""
+        try:
+            return handoff.use(self._config.handoff_age_s)
+        except StaleHandoffError as error:
+            engine.pool.release(connection)
+            handoff.end("expired")
+            raise RefusalError(503, "the handoff became too old", why=str(error)) from None
 
     # ---------------------------------------------------------------------------- both of them
 

@@ -80,6 +80,11 @@ class Engine:
         return request_head(method, target, self.host_header, headers, length)
 
     @property
+    def caches_prefixes(self) -> bool:
+        """Whether it keeps the blocks of what it has read, as vLLM does unless told not to."""
+        return self.reading is None or self.reading.caches_prefixes
+
+    @property
     def kv_taken(self) -> float | None:
         """The share of its KV that is taken: what it told, and what it has been given since.
         None where it does not tell."""

@@ -110,6 +110,10 @@ class Metrics:
             "twolane_not_split", "Requests one handoff cannot serve.", ["why"],
             registry=self._registry,
         )  # fmt: skip
+        self.fanned = Counter(
+            "twolane_fanned_out", "Several answers over one handoff, by D's prefix cache.",
+            registry=self._registry,
+        )  # fmt: skip
         self.gone = Counter(
             "twolane_clients_gone", "Clients that left before the end.", registry=self._registry
         )

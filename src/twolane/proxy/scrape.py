@@ -31,6 +31,7 @@ class Reading:
     counters: dict[str, float] = field(default_factory=dict)
     computed: float = 0.0
     transferred: float = 0.0
+    caches_prefixes: bool = True
 
 
 def read(text: bytes) -> Reading:
@@ -45,6 +46,7 @@ def read(text: bytes) -> Reading:
             usages.append(_value(line))
         elif name == _CONFIG:
             reading.kv_tokens = _room(line)
+            reading.caches_prefixes = b'enable_prefix_caching="False"' not in line
         elif name in _COUNTERS:
             known = reading.counters.get(_COUNTERS[name], 0.0)
             reading.counters[_COUNTERS[name]] = known + _value(line)

@@ -22,6 +22,7 @@ from twolane.proxy.body import LARGE, Body
 from twolane.proxy.client import ClientSide, Members, Reply
 from twolane.proxy.config import EngineRole, ProxyConfig
 from twolane.proxy.exchange import Exchange, Services
+from twolane.proxy.fan import FanExchange, fans_out
 from twolane.proxy.fleet import Engine, Fleet
 from twolane.proxy.handoff import HandoffBook
 from twolane.proxy.ledger import REQUEST_HEADER, Account, LedgerLine
@@ -56,7 +57,6 @@ _NOT_FOR_ENGINES = frozenset(
         REQUEST_HEADER,
     )
 )
-
 
 _POST_S = 1.0
 _ENGINES_FAIL = (502, 503, 504)
@@ -146,8 +146,11 @@ class Proxy:
         await self._turns.take()
         asked = self._asked(request, await _read(request.body))
         kind = PushExchange if self.config.connector == "push-at-once" else Exchange
-        exchange = kind(self.services, asked, reply, Account(received_ns, self._boot))
         alone = self._alone_because(asked.body) if self.config.prefill else None
+        if alone == "n" and self._alone == "decode" and fans_out(asked.body, self.services):
+            kind, alone = FanExchange, None
+            self.metrics.fanned.inc()
+        exchange = kind(self.services, asked, reply, Account(received_ns, self._boot))
         with self._recorded(exchange, asked, reply, alone):
             if self.config.prefill and alone is None:
                 await self._split(exchange, asked, request, reply)

@@ -1,0 +1,74 @@
+"""One prompt, several answers (`n` > 1): one handoff, through D's prefix cache.
+
+    reserve D -> ask P -> D reads the blocks for one token, and keeps them in its prefix cache
+              -> the client's own body to the same D, without a handoff
+
+Why not the body and the handoff together: vLLM 0.32 makes `n` requests of one, each with the
+handoff's parameters in it, and P frees the blocks when the first of them has read; the others may
+read another request's text. Why not D alone: it would compute the whole prompt between the tokens
+of its streams. This way it computes the prompt's last, unfinished block, and the answers share the
+rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+
+from twolane.proxy.body import Body
+from twolane.proxy.exchange import Exchange, Services
+from twolane.proxy.fleet import Reservation
+from twolane.proxy.handoff import Handoff
+from twolane.proxy.leg import Answer, Collector, LegError, Relay
+from twolane.proxy.refusal import from_upstream
+from twolane.proxy.release import has_read, has_told
+from twolane.wire.http1 import ClientConnection, Payload, WireError, payload_size
+
+_FROM_TOKENS = 1024  # D computes less than this itself: two more legs would cost more
+
+
+def fans_out(body: Body, services: Services) -> bool:
+    """Whether the answers to one prompt are to share what D has read from P."""
+    keeps = all(engine.caches_prefixes for engine in services.fleet.of("decode"))
+    return keeps and body.fans_out and services.meter.tokens(body.size) >= _FROM_TOKENS
+
+
+class FanExchange(Exchange):
+    """An exchange whose D has the blocks before it has the request."""
+
+    async def _decode(self, handoff: Handoff, place: Reservation, places: ExitStack) -> None:
+        place, connection = await self._connect("decode", 0, places, place)
+        body = self._asked.body.for_last_read(self._use(handoff, place.engine, connection))
+        answer = await self._hear(place, connection, body)
+        if has_read(answer):
+            handoff.end("admitted")
+            place.arrived = True
+        elif has_told(answer) and not handoff.pushed:
+            handoff.end("released")
+        if handoff.state != "admitted":
+            raise from_upstream(_status(answer), answer.body, answer.header(b"retry-after"))
+        place, connection = await self._connect("decode", 0, places, place)
+        relay = Relay(self._reply, lambda: None, lambda: None)
+        await self._relay(place.engine, connection, relay, self._asked.body.plain())
+
+    async def _hear(
+        self, place: Reservation, connection: ClientConnection, body: Payload
+    ) -> Answer:
+        """D's answer to the reading. Raises RefusalError; D may have read then, or not."""
+        sink = Collector()
+        try:
+            connection.send(self._head(place.engine, payload_size(body)), body, sink)
+            async with asyncio.timeout(self._config.answer_timeout_s):
+                answer = await sink.done
+        except (LegError, WireError, TimeoutError) as error:
+            connection.abort()
+            raise self._leg_refusal(place.engine, error) from None
+        except BaseException:
+            connection.abort()
+            raise
+        place.engine.pool.release(connection)
+        return answer
+
+
+def _status(answer: Answer) -> int:
+    return answer.status if answer.status >= 400 else 502
