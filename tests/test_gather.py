@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from twolane.journal import FILE, Journal
 from twolane.pace import Pace
 from twolane.recorder import Recorder
 from twolane.records import CellSummary, Event, RunMeta
-from twolane.resume import CUT
+from twolane.resume import CUT, left_over
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -146,6 +147,14 @@ def edit(run: Path, change: Any) -> None:
     (run / "run.json").write_text(json.dumps(plain))
 
 
+def unsealed(run: Path) -> None:
+    """As an older twolane left it: believed, whatever has changed since."""
+    edit(run, lambda meta: meta.update(seal={}))
+    cells = run / "cells.jsonl"
+    lines = [json.loads(line) | {"seal": None} for line in cells.read_text().splitlines()]
+    cells.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -193,6 +202,7 @@ def test_two_unlike_runs_of_one_id_are_refused(parts: list[Path], tmp_path: Path
     with pytest.raises(QuestionError, match=r"two different runs have one id: cells\.jsonl") as no:
         gather.gather(parts, tmp_path / "demo")
     assert (no.value.place, str(run) in no.value.what) == (str(other), True)
+    assert no.value.remedy.startswith(f"move {other} out of its part: it is not whole (")
 
 
 async def test_work_that_was_done_twice_counts_once(demo: Campaign, tmp_path: Path) -> None:
@@ -201,6 +211,7 @@ async def test_work_that_was_done_twice_counts_once(demo: Campaign, tmp_path: Pa
     for number, run in enumerate(sorted((again / "runs").iterdir())):  # begun in another second
         name = f"z{number}"
         edit(run, lambda meta, name=name: meta.update(id=name))
+        unsealed(run)
         run.rename(run.with_name(name))
     found = gather.gather([first, again], tmp_path / "demo")
     assert (len(found.copied), len(found.done), len(found.missing)) == (6, 3, 3)
@@ -225,6 +236,57 @@ async def test_a_cut_run_that_another_part_did_again_is_set_aside(
     into = gather.gather([again], first)
     assert (into.aside, runs(first, sub=CUT)) == (("cut_one",), ["cut_one"])
     assert gather.gather([first, again], tmp_path / "demo").copied == ()
+
+
+def cut_short(run: Path) -> None:
+    """What a full disk or a copy that was broken off leaves: run.json says done."""
+    cells = run / "cells.jsonl"
+    cells.write_bytes(cells.read_bytes()[:-60])
+
+
+def test_a_finished_run_whose_files_are_cut_is_kept_and_told(
+    demo: Campaign, parts: list[Path], tmp_path: Path
+) -> None:
+    run = next((parts[0] / "runs").iterdir())
+    cut_short(run)
+    found = gather.gather(parts, tmp_path / "demo")
+    assert (found.damaged, len(found.done)) == ((run.name,), 6)
+    (note,) = found.notes
+    assert note.startswith(f"{run}: its run.json says done, and its files are not as they were")
+    words = ["gather", *map(str, parts), "--out", str(tmp_path / "again" / "demo")]
+    told = CliRunner().invoke(cli, words)
+    assert "--resume --redo DAMAGED --out" in told.output
+    planned, on = plan.runs(demo), partial(plan.on_groups, demo)
+    assert not left_over(planned, tmp_path / "demo", (), on).runs
+    again = left_over(planned, tmp_path / "demo", {"DAMAGED"}, on)
+    assert [path.name for path in again.cut] == [run.name]
+
+
+async def test_a_whole_run_counts_before_one_whose_files_are_cut(
+    demo: Campaign, tmp_path: Path
+) -> None:
+    first, again = [await measured(demo, tmp_path / name, 0) for name in "ab"]
+    for number, run in enumerate(sorted((again / "runs").iterdir())):
+        edit(run, lambda meta, number=number: meta.update(id=f"z{number}"))
+        unsealed(run)
+        run.rename(run.with_name(f"z{number}"))
+    run = min((first / "runs").iterdir())
+    cut_short(run)
+    found = gather.gather([first, again], tmp_path / "demo")
+    assert (found.aside, found.damaged, len(found.done)) == ((run.name,), (), 3)
+    assert runs(tmp_path / "demo", sub=CUT) == [run.name]
+
+
+def test_another_versions_runs_are_named_with_what_helps(parts: list[Path], tmp_path: Path) -> None:
+    run, *rest = sorted((parts[1] / "runs").iterdir())
+    edit(run, lambda meta: meta.update(schema=99, config="of another shape"))
+    (note,) = gather.gather(parts, tmp_path / "demo").notes
+    assert note.startswith(f"{run}: its run.json has schema 99, this twolane reads schema ")
+    for one in rest:
+        edit(one, lambda meta: meta.update(schema=99))
+    with pytest.raises(QuestionError, match="its runs have schema 99") as refused:
+        gather.gather(parts, tmp_path / "all")
+    assert "the twolane that wrote it" in refused.value.remedy
 
 
 def test_what_a_part_set_aside_stays_aside(parts: list[Path], tmp_path: Path) -> None:
@@ -290,6 +352,9 @@ def test_where_it_cannot_go_is_refused(parts: list[Path], tmp_path: Path) -> Non
         gather.gather(parts, tmp_path / "home")
     with pytest.raises(QuestionError, match="lies inside of"):
         gather.gather(parts, parts[0] / "runs" / "all")
+    with pytest.raises(QuestionError, match="lies inside of"):
+        gather.gather(parts, parts[1] / "all")
+    assert not (parts[1] / "all").exists()
     for part in parts:
         only_a_folder(part)
     with pytest.raises(QuestionError, match="no run is here"):
@@ -300,7 +365,7 @@ def test_a_disk_that_is_too_small_is_told_before_it_is_full(
     parts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gather, "_ROOM_BYTES", 1 << 60)
-    with pytest.raises(QuestionError, match="are free"):
+    with pytest.raises(QuestionError, match=r": [1-9][\d.]* kB are to be copied and .* are free"):
         gather.gather(parts, tmp_path / "demo")
     assert not (tmp_path / "demo").exists()
 

@@ -11,16 +11,18 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from twolane import copies, journal, lock
 from twolane.analysis import sameness
 from twolane.copies import Reading, Told
 from twolane.errors import QuestionError
-from twolane.records import SCHEMA, Appender, RunMeta
-from twolane.resume import CUT, read_meta
+from twolane.records import SCHEMA, Appender, RunMeta, read_json
+from twolane.resume import CUT, damage, read_meta
 
 RUNS: Final = "runs"
 STAGING: Final = ".gathering"
@@ -32,10 +34,13 @@ _ROOM_BYTES = 1 << 26  # beside the runs: the joined events, and what the file s
 @dataclass(frozen=True)
 class Held:
     """A run as a part holds it: under `runs`, or set aside under `cut`. `meta` is None where it
-    cannot be read."""
+    cannot be read; `foreign` is its schema where that is another version's. `spoilt` says what of a
+    finished run's files is not as it was written."""
 
     folder: Path
     meta: RunMeta | None
+    foreign: int | None = None
+    spoilt: str = ""
 
     @property
     def name(self) -> str:
@@ -59,8 +64,9 @@ class Held:
 @dataclass(frozen=True)
 class Gathered:
     """What came of it, by run id: `copied`; `there` before; put `aside`, since another run has
-    done the same work to its end. `done` runs are in the folder now, `missing` ones in none of
-    the parts, as arm and block (from 0). `notes` are for a person."""
+    done the same work to its end. `done` runs are in the folder now, of which `damaged` ones are
+    not as they were written; `missing` ones are in none of the parts, as arm and block (from 0).
+    `notes` are for a person."""
 
     folder: Path
     campaign: str
@@ -68,6 +74,7 @@ class Gathered:
     there: tuple[str, ...]
     aside: tuple[str, ...]
     done: tuple[str, ...]
+    damaged: tuple[str, ...]
     missing: tuple[tuple[str, int], ...]
     notes: tuple[str, ...]
 
@@ -84,8 +91,10 @@ def gather(parts: Sequence[Path], out: Path, told: Told = lambda *_: None) -> Ga
     metas = _of_one_campaign(folders, held)
     aside = {run.name for run in held if run.aside}
     counted = [run for run in held if run.name not in aside]
-    notes = [*_said_differently(metas), *_unreadable(held), *_done_twice(counted)]
     aside |= _done_again(counted)
+    counted = [run for run in counted if run.name not in aside]
+    notes = [*_said_differently(metas), *_unreadable(held), *_damaged(counted)]
+    notes += _done_twice(counted)
     first, again = _by_name(held)
     new = [run for run in first if run.part != folders[0]]
     reading = Reading(sum(_size(run) for run in [*new, *(run for _, run in again)]), told)
@@ -107,6 +116,7 @@ def gather(parts: Sequence[Path], out: Path, told: Told = lambda *_: None) -> Ga
         there=tuple(run.name for run in there),
         aside=tuple(run.name for run in first if run.name in aside and not run.aside),
         done=tuple(meta.id for meta in done.values()),
+        damaged=tuple(run.name for run in first if run.spoilt and run.done in done.values()),
         missing=tuple(sameness.missing(done.values())),
         notes=tuple(notes),
     )
@@ -132,7 +142,7 @@ def _folders(parts: Sequence[Path], out: Path) -> list[Path]:
                 remedy="name folders that a campaign wrote, e.g. results/demo",
             )
         found.setdefault(part.resolve(), part)
-        if any(out.resolve().is_relative_to((part / sub).resolve()) for sub in (RUNS, CUT)):
+        if out.resolve() != part.resolve() and out.resolve().is_relative_to(part.resolve()):
             raise QuestionError(
                 f"it lies inside of {part}", place=str(out), remedy="name a folder beside the parts"
             )
@@ -151,8 +161,24 @@ def _runs(folder: Path) -> Iterator[Held]:
         if (folder / sub).is_dir():
             paths = sorted(path for path in (folder / sub).iterdir() if path.is_dir())
             for path in paths:
-                meta = read_meta(path)
-                yield Held(path, meta if meta is None or meta.schema == SCHEMA else None)
+                yield _held(path)
+
+
+class _Schema(msgspec.Struct):
+    """What every version of twolane wrote into run.json."""
+
+    schema: int
+
+
+def _held(path: Path) -> Held:
+    try:
+        schema = read_json(path / "run.json", _Schema).schema
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return Held(path, None)
+    if schema != SCHEMA:
+        return Held(path, None, foreign=schema)
+    run = Held(path, read_meta(path))
+    return run if run.done is None else replace(run, spoilt=damage(path))
 
 
 def _size(run: Held) -> int:
@@ -162,7 +188,21 @@ def _size(run: Held) -> int:
 def _unreadable(held: Iterable[Held]) -> Iterator[str]:
     for run in held:
         if run.meta is None:
-            yield f"{run.folder}: its run.json cannot be read; kept as it is, no figure reads it"
+            why = "cannot be read" if run.foreign is None else f"has {_other_schema(run.foreign)}"
+            yield f"{run.folder}: its run.json {why}; kept as it is, no figure reads it"
+
+
+def _other_schema(schema: int) -> str:
+    return f"schema {schema}, this twolane reads schema {SCHEMA}"
+
+
+def _damaged(runs: Iterable[Held]) -> Iterator[str]:
+    for run in runs:
+        if run.spoilt:
+            yield (
+                f"{run.folder}: its run.json says done, and its files are not as they were "
+                f"written ({run.spoilt}); kept, those points enter no verdict"
+            )
 
 
 # --------------------------------------------------------------------- whether it goes together
@@ -174,6 +214,14 @@ def _of_one_campaign(folders: Sequence[Path], held: Sequence[Held]) -> list[RunM
     for folder in folders:
         mine = [run for run in held if run.part == folder]
         if mine and all(run.meta is None for run in mine):
+            foreign = [run.foreign for run in mine if run.foreign is not None]
+            if foreign:
+                raise QuestionError(
+                    f"its runs have {_other_schema(foreign[0])}",
+                    place=str(folder),
+                    remedy="gather it with the twolane that wrote it, and measure what is to stand "
+                    "beside it with that one too",
+                )
             raise _no_campaign(folder, "no run here can be read")
     if not readable:
         raise _no_campaign(folders[-1], "no run is here")
@@ -217,9 +265,10 @@ def _said_differently(metas: Sequence[RunMeta]) -> Iterator[str]:
 
 
 def _work(runs: Iterable[Held]) -> dict[tuple[str, int], RunMeta]:
-    """Of finished runs the one that counts, by arm and block: the first of its ids."""
+    """Of finished runs the one that counts, by arm and block: the first of its ids that is whole,
+    if any is."""
     done: dict[tuple[str, int], RunMeta] = {}
-    for run in sorted(runs, key=lambda run: run.name):
+    for run in sorted(runs, key=lambda run: (bool(run.spoilt), run.name)):
         if meta := run.done:
             done.setdefault((meta.arm, meta.block), meta)
     return done
@@ -262,16 +311,26 @@ def _require_alike(one: Held, other: Held, reading: Reading) -> None:
         raise QuestionError(
             f"two different runs have one id: {name} is not that of {one.folder}",
             place=str(other.folder),
-            remedy="keep the one that is whole (`twolane explain` tells them apart), and move the "
-            "other out of its part",
+            remedy=_the_whole_one(one, other),
         )
 
 
+def _the_whole_one(one: Held, other: Held) -> str:
+    broken = [run for run in (one, other) if run.spoilt]
+    if len(broken) == 1:
+        return f"move {broken[0].folder} out of its part: it is not whole ({broken[0].spoilt})"
+    return (
+        "keep the one that is whole (`twolane explain` tells them apart), and move the other out "
+        "of its part"
+    )
+
+
 def _done_again(runs: Sequence[Held]) -> set[str]:
-    """Runs that were cut, and whose work another one did to its end."""
-    done = _work(runs)
-    cut = [run.meta for run in runs if run.meta and run.meta.status != "done"]
-    return {meta.id for meta in cut if (meta.arm, meta.block) in done}
+    """Runs that were cut, or whose files were, and whose work another one did to its end."""
+    done = _work(run for run in runs if not run.spoilt)
+    cut = [run.meta for run in runs if run.meta and (run.meta.status != "done" or run.spoilt)]
+    whole = {meta.id for meta in done.values()}
+    return {meta.id for meta in cut if (meta.arm, meta.block) in done} - whole
 
 
 # ------------------------------------------------------------------------------------- writing
@@ -296,10 +355,19 @@ def _require_room(out: Path, size: int) -> None:
     free = shutil.disk_usage(there).free
     if free < size + _ROOM_BYTES:
         raise QuestionError(
-            f"{size / 1e9:.2f} GB are to be copied, {free / 1e9:.2f} GB are free",
+            f"{_bytes(size)} are to be copied and {_bytes(_ROOM_BYTES)} left over, "
+            f"{_bytes(free)} are free",
             place=str(out),
             remedy="free some space, or name another --out",
         )
+
+
+def _bytes(count: int) -> str:
+    """In the unit that its size deserves, so that a little is not nothing."""
+    for factor, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} bytes"
 
 
 def _move_aside(there: Iterable[Held], aside: Collection[str]) -> None:

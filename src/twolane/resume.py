@@ -137,7 +137,7 @@ def left_over(
     cut: dict[Path, str | None] = {}
     for run in sorted(path for path in (folder / "runs").iterdir() if path.is_dir()):
         key = keys.of(run)
-        if key is None or finished_key(run) is None or _codes(run) & set(redo):
+        if key is None or finished_key(run) is None or _struck(run, redo):
             cut[run] = key
         else:
             done[key] = run
@@ -206,9 +206,23 @@ def _groups(run: Path) -> Groups | None:
         return None
 
 
-def _codes(run: Path) -> set[str]:
+def _struck(run: Path, codes: Collection[str]) -> bool:
+    """Whether a cell of the run has one of `codes`, damage since it was written among them."""
     summaries = read_jsonl(run / "cells.jsonl", CellSummary, [])
-    return {code.code for summary in summaries for code in summary.codes}
+    if any(code.code in codes for summary in summaries for code in summary.codes):
+        return True
+    return integrity.CODE in codes and bool(damage(run))
+
+
+def damage(run: Path) -> str:
+    """What of a finished run's files is not as the run wrote it, the first; empty if nothing."""
+    meta = read_meta(run)
+    if meta is None:
+        return ""
+    checked = integrity.check(run, meta, Faults())
+    lost = [f"{cell}: its line in cells.jsonl is gone" for cell in checked.lost]
+    spoilt = [f"{cell}: {code.why}" for cell, code in checked.damage.items()]
+    return next(iter([*lost, *spoilt]), "")
 
 
 def _carried(run: Path) -> Carried | None:

@@ -70,6 +70,7 @@ def _as_json(found: Gathered) -> dict[str, object]:
         "campaign": found.campaign,
         "results": str(found.folder),
         "done": found.done,
+        "damaged": found.damaged,
         "copied": found.copied,
         "there": found.there,
         "aside": found.aside,
@@ -88,7 +89,7 @@ def _lines(found: Gathered) -> list[str]:
         lines.append(f"set aside, since done again: {', '.join(found.aside)}")
     lines += [f"not measured: {arm}, block {block + 1}" for arm, block in found.missing]
     lines.append(f"\ngo on with: {shlex.join(['twolane', 'report', str(found.folder)])}")
-    if found.missing:
+    if found.missing or found.damaged:
         lines.append(_going_on(found))
     return lines
 
@@ -96,7 +97,9 @@ def _lines(found: Gathered) -> list[str]:
 def _going_on(found: Gathered) -> str:
     """How the missing runs are done: a campaign is resumed in the folder that bears its name."""
     name = found.folder.resolve().name
+    options = ["--resume", *(["--redo", "DAMAGED"] if found.damaged else [])]
     if name != found.campaign:
-        return f"and to measure the rest, rename it to {found.campaign}, then run with --resume"
-    words = ["twolane", "run", "CAMPAIGN", "--resume", "--out", str(found.folder.parent)]
+        told = " ".join(options)
+        return f"and to measure the rest, rename it to {found.campaign}, then run with {told}"
+    words = ["twolane", "run", "CAMPAIGN", *options, "--out", str(found.folder.parent)]
     return f"and the rest: {shlex.join(words)}"
