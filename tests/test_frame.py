@@ -8,11 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
+from tests.report.synthetic import ARMS, GRID, INTERFERENCE, Arm, make
 
-from twolane.cli import cli
+from twolane.analysis.results import load
+from twolane.campaign import Outcome
+from twolane.cli import cli, measure
 from twolane.cli.frame import of_system
+from twolane.records import Code
 
 DEMO = Path(__file__).parents[1] / "configs" / "demo.yaml"
 
@@ -105,6 +110,45 @@ def test_words_that_cannot_be_meant_are_refused(words: list[str], said: str) -> 
     assert told.exit_code == 2
     assert said in told.output
     assert "remedy" in told.output
+
+
+@pytest.mark.parametrize(
+    ("coded", "arms", "codes"),
+    [
+        (False, ARMS, {"demo": 0, "report": 0, "compare": 0}),
+        (True, ARMS, {"demo": 1, "report": 1, "compare": 1}),
+        (False, ARMS[:1], {"demo": 0, "report": 0, "compare": 1}),
+    ],
+)
+def test_the_exit_codes_of_who_measures_and_who_reads_agree(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    coded: bool,
+    arms: tuple[Arm, ...],
+    codes: dict[str, int],
+) -> None:
+    """Without a valid point there is no answer; an arm alone is one, but no comparison."""
+    lost = {cell.id: [Code(code="FAILED", why="all failed")] for cell in (INTERFERENCE, GRID)}
+    folder = make(tmp_path / "r", arms=arms, codes={one.name: lost for one in arms if coded})
+    metas = tuple(run.meta for run in load(folder).runs)
+    monkeypatch.setattr(measure, "_driven", lambda *_: Outcome(folder, metas))
+    for words in (["demo"], ["report", str(folder)], ["compare", str(folder)]):
+        for asked in (words, [*words, "--json"]):
+            told = CliRunner().invoke(cli, asked)
+            assert told.exit_code == codes[words[0]], (asked, told.output)
+
+
+def test_a_run_that_failed_is_a_bad_answer_of_who_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make(tmp_path / "r")
+    metas = [run.meta for run in load(folder).runs]
+    metas[0] = msgspec.structs.replace(metas[0], status="failed", error="e1 died")
+    monkeypatch.setattr(measure, "_driven", lambda *_: Outcome(folder, tuple(metas)))
+    told = CliRunner().invoke(cli, ["demo"])
+    assert told.exit_code == 1
+    assert "e1 died" in told.output
+    assert "to do what failed again: twolane demo" in told.output
 
 
 LATIN = "import click; click.echo('19\u202fms \u2588')"

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from twolane import bench, campaign, report, schedule
 from twolane.analysis import results as stored
+from twolane.analysis.standing import answerable
 from twolane.cli.frame import ALLOW, JSON, OUT, allowing, cli, interruptible, shipped
 from twolane.config import Campaign, load_campaign, parse_cell
 from twolane.errors import QuestionError
@@ -92,7 +93,8 @@ def run(
     """Run a campaign: every arm started fresh, gated, measured and stopped, with a live view.
 
     Ctrl-C lets the current request have its answer, keeps everything and says how to go on;
-    a second Ctrl-C stops at once. --dry-run shows the plan and how long it should take.
+    a second Ctrl-C stops at once. --dry-run shows the plan and how long it should take. Exit code 1
+    if a run failed, or no point is left to answer from.
 
     \b
     Example:
@@ -150,9 +152,9 @@ def _run(planned: Campaign, wanted: _Wanted) -> None:
             raise todo.obstacle
         return
     outcome = _driven(planned, wanted)
-    page = report.write(outcome.folder)
-    results = stored.load(outcome.folder)
-    told = report_text.verdict(Facts(results))
+    facts = Facts(stored.load(outcome.folder))
+    page = report.write(outcome.folder, facts)
+    told = report_text.verdict(facts)
     if wanted.as_json:
         answer = {
             "verdict": str(told),
@@ -163,12 +165,15 @@ def _run(planned: Campaign, wanted: _Wanted) -> None:
         }  # fmt: skip
         click.echo(msgspec.json.encode(answer))
     else:
-        Console().print(report_text.table(results))
+        Console().print(report_text.table(facts.results))
         click.echo("\n".join(["", *told.lines, "", f"report: {page}"]))
     for failed in outcome.failed:
         click.secho(f"run {failed.id}: {failed.error}", fg="red", err=True)
     if outcome.failed:
         click.echo(f"to do what failed again: {wanted.resuming}", err=True)
+    elif not answerable(facts.measured):
+        click.echo("every point has a reason code: there is nothing to answer from", err=True)
+    if outcome.failed or not answerable(facts.measured):
         sys.exit(1)
 
 
