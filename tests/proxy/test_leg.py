@@ -1,0 +1,81 @@
+"""When an engine is given up: before its answer begins, and when it has fallen silent; never for
+how long a stream lasts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from twolane import clock
+from twolane.proxy.leg import LegError, Relay
+
+SSE = [(b"content-type", b"text/event-stream")]
+TOKEN = b'data: {"choices": [{"index": 0, "text": "x"}]}\n\n'
+
+
+class NoReply:
+    """A client that takes everything."""
+
+    started = False
+    paused = False
+
+    def start(self, *_: Any) -> None:
+        self.started = True
+
+    def write(self, data: bytes) -> None:
+        pass
+
+    def raw(self) -> None:
+        return None
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    stamps = [0]
+    monkeypatch.setattr(clock, "now_ns", lambda: stamps[0])
+    return stamps
+
+
+def relay() -> Relay:
+    return Relay(NoReply(), lambda: None, lambda: None)  # type: ignore[arg-type]
+
+
+async def given_up(one: Relay) -> bool:
+    """Whether it is now, with 10 s for a first byte and 5 s of silence."""
+    one._check(10.0, 5.0)
+    if not one.done.done():
+        one._timer.cancel()
+        return False
+    assert isinstance(one.done.exception(), LegError)
+    return True
+
+
+@pytest.mark.parametrize(("seconds", "lost"), [(9, False), (10, True)])
+async def test_an_answer_may_take_its_time_to_begin(
+    now: list[int], seconds: int, lost: bool
+) -> None:
+    one = relay()
+    now[0] = seconds * clock.NS
+    assert await given_up(one) == lost
+
+
+async def test_a_stream_may_last_for_ever(now: list[int]) -> None:
+    one = relay()
+    one.on_head(200, SSE)
+    for _ in range(1000):
+        now[0] += 4 * clock.NS
+        one.on_body(TOKEN, now[0])
+        assert not await given_up(one)
+    now[0] += 5 * clock.NS
+    assert await given_up(one)
+    await asyncio.sleep(0)
+
+
+async def test_a_client_that_does_not_read_is_no_silence(now: list[int]) -> None:
+    one = relay()
+    one.on_head(200, SSE)
+    one._reply.paused = True  # type: ignore[misc]
+    now[0] += 1000 * clock.NS
+    assert not await given_up(one)
