@@ -185,7 +185,7 @@ RULES = (
         seen="v1/core/kv_cache_utils.py",
         log=(
             (
-                r"To serve at least one request with the model's max seq len \((\d+)\),"
+                r"To serve at least one request with the models?'s max seq len \((\d+)\),"
                 r" \(?([\d.]+) GiB KV cache is needed, which is larger than the available KV cache"
                 r" memory \(([\d.]+) GiB\)"
             ),
