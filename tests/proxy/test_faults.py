@@ -141,11 +141,14 @@ async def test_before_the_first_token_a_stream_falls_back_as_any_request(
         assert got.status == (500 if status == 500 else 200)  # 500 is an answer of the engine
 
 
-async def test_a_refusal_by_validation_has_told_p_nothing() -> None:
+@pytest.mark.parametrize(
+    "more", [{"stream_options": {"include_usage": True}}, {"max_tokens": "abc"}]
+)
+async def test_a_refusal_of_a_requests_form_has_told_p_nothing(more: dict[str, Any]) -> None:
     async with rig() as r:
-        got = await r.ask(completion(stream_options={"include_usage": True}))
-        well_shaped(got, 400)
+        well_shaped(await r.ask(completion() | more), 400)
         await r.settled()
+        assert len(r.d.asked) == 1
         assert r.store.counts["rejected"] == 1  # by the release
         assert r.proxy.book.ends == {"admitted": 1, "released": 1}
 

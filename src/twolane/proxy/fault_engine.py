@@ -182,7 +182,7 @@ class FaultEngine:
 
     async def _serve(self, body: dict[str, Any], params: Any, out: EngineConnection) -> None:
         if body.get("stream_options") and not body.get("stream"):
-            out.error(400, _VALIDATION)
+            out.json(400, _OF_FORM)
             return
         if body.get("model") != MODEL:
             self.store.free(params, "rejected")
@@ -271,8 +271,15 @@ def _is_ours(body: dict[str, Any]) -> bool:
     return body.get("model") != MODEL or str(body.get("prompt", "")).startswith("warming up")
 
 
-# What vLLM refuses by a request's members alone, before it looks for a handoff: P hears nothing.
-_VALIDATION = "1 validation error:\n  Stream options can only be defined when `stream=True`."
+# What vLLM refuses before it looks for a handoff: P hears nothing.
+_OF_FORM = {
+    "error": {
+        "message": "Stream options can only be defined when `stream=True`.",
+        "type": "BadRequestError",
+        "param": "stream_options",
+        "code": 400,
+    }
+}
 
 
 def _invalid(body: dict[str, Any]) -> str:

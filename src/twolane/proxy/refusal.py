@@ -21,7 +21,7 @@ _TYPES = {
 }
 _RETRY_AFTER_S = 1
 _MAX_MESSAGE = 2000
-_VALIDATION = re.compile(r"\d+ validation errors?:")
+_TYPES_OF_MEMBERS = re.compile(r"\d+ validation errors?:")
 
 
 class ErrorBody(msgspec.Struct):
@@ -84,11 +84,13 @@ def from_error(answer: bytes | None) -> RefusalError | None:
     return from_upstream(named if 400 <= named < 600 else 500, answer or b"", None)
 
 
-def is_validation(answer: bytes) -> bool:
-    """Whether vLLM refused a request before it looked for a handoff in it: by its members' types
-    or by rules between them."""
+def of_form(answer: bytes) -> bool:
+    """Whether vLLM 0.32 refused a request before it looked for a handoff in it: for a member's
+    type, or for the one rule between members that P is not asked with."""
     given = _openai_error(answer)
-    return given is not None and _VALIDATION.match(given.message) is not None
+    if given is None:
+        return False
+    return given.param == "stream_options" or _TYPES_OF_MEMBERS.match(given.message) is not None
 
 
 def _message(status: int, body: bytes) -> str:

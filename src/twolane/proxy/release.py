@@ -22,21 +22,21 @@ from twolane.proxy.fleet import Engine, Fleet
 from twolane.proxy.handoff import Handoff
 from twolane.proxy.ledger import read_answer
 from twolane.proxy.leg import Answer, Collector, LegError, ask
-from twolane.proxy.refusal import is_validation
+from twolane.proxy.refusal import of_form
 from twolane.wire.http1 import ClientConnection, Payload, payload_size
 
 log = logging.getLogger(__name__)
 
 # Statuses by which an engine's serving layer has looked at the request: vLLM then tells P itself
 # to free the blocks (_with_kv_transfer_rejection_cleanup). Others may come from a layer before, and
-# so may a 400 that lists validation errors.
+# so may a 400 for a request's form.
 _TOLD_P = frozenset((400, 404))
 _LAST_WORD_S = 5.0  # for P to close, or to finish its answer, once it was told to stop
 
 
 def has_told(answer: Answer) -> bool:
     """Whether a D that is to pull has answered so that it has told P to free the blocks."""
-    return answer.status in _TOLD_P and not is_validation(answer.body)
+    return answer.status in _TOLD_P and not of_form(answer.body)
 
 
 def has_read(answer: Answer) -> bool:

@@ -1,0 +1,57 @@
+"""Handoffs on a real pair, where one sequence and one token are not all that was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.engine.conftest import side
+from tests.engine.leaving import PATIENCE_S, Scene, back_to_base, scene
+
+from twolane.engines import metrics
+from twolane.engines.fleet import Fleet
+from twolane.gates import needle
+from twolane.proxy.conformance.caller import Got, call
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
+
+BLOCK = 128
+LEASE_S = 30.0
+
+
+async def asked(one: Scene, body: dict[str, Any]) -> Got:
+    common = {"model": "needle", "top_k": 1}  # vLLM has one greedy answer at temperature 0
+    return await (await call(one.port, common | body)).answer(PATIENCE_S)
+
+
+async def computed(pair: Fleet) -> float:
+    """Prompt tokens that D has computed itself."""
+    values = await asyncio.to_thread(metrics.scrape, side(pair, "decode").launch.url)
+    return values['vllm:prompt_tokens_by_source_total{source="local_compute"}']
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_several_answers_to_one_prompt_are_right_and_d_computes_its_end_only(
+    pair: Fleet, stream: bool
+) -> None:
+    echo = needle.echo(3000, seed=71 + stream)
+    async with scene(pair) as one:
+        before = await computed(pair)
+        body = {"prompt": echo.text, "n": 3, "max_tokens": 24, "stream": stream}
+        got = await asked(one, body)
+        assert got.texts == [echo.continuation(24)] * 3
+        assert await computed(pair) - before < 3 * BLOCK + 4
+        assert await back_to_base(one, (0, 0), LEASE_S) < LEASE_S / 2
+
+
+@pytest.mark.parametrize(
+    "more", [{"stream_options": {"include_usage": True}}, {"max_tokens": "abc"}]
+)
+async def test_what_d_refuses_for_its_form_is_freed_at_p(pair: Fleet, more: dict[str, Any]) -> None:
+    """P is asked without what D objects to, and D says nothing to P of it."""
+    async with scene(pair) as one:
+        got = await asked(one, {"prompt": needle.filler(3000, seed=len(more))} | more)
+        assert (got.status, one.proxy.book.issued) == (400, 2)  # and the warm-up's
+        assert await back_to_base(one, (0, 0), LEASE_S) < LEASE_S / 2
+        assert one.proxy.book.ends["released"] == 1
