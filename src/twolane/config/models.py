@@ -190,6 +190,12 @@ def _node(file: YamlFile, shape: NodeShape) -> Node:
 
 def _model(file: YamlFile, node: Node, name: str, shape: ModelShape) -> Model:
     path = shape.path
+    if path.startswith("<"):
+        raise file.fault(
+            ("models", name, "path"),
+            f"the model's path is not filled in yet: {path}",
+            "write a folder that holds the model's config.json and weights, or its name on the hub",
+        )
     if path == "builtin:needle":
         path = str(twolane.models.needle.path())
     elif path.startswith((".", "/")):
