@@ -35,7 +35,7 @@ async def computed(pair: Fleet) -> float:
 async def test_several_answers_to_one_prompt_are_right_and_d_computes_its_end_only(
     pair: Fleet, stream: bool
 ) -> None:
-    echo = needle.echo(3000, seed=71 + stream)
+    echo = needle.echo(6000, seed=71 + stream)
     async with scene(pair) as one:
         before = await computed(pair)
         body = {"prompt": echo.text, "n": 3, "max_tokens": 24, "stream": stream}
