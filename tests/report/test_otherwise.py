@@ -52,15 +52,15 @@ def test_a_ramp_alone_has_an_answer(tmp_path: Path) -> None:
     told = first_sentence(ramp(tmp_path / "r"))
     assert told.startswith("Two conversations growing to 8,000 tokens in 2 turns: ")
     assert "no answer" not in told
-    assert "cached as expected in every turn" in told
-    assert "first token of the longest turn 3.50 ms with copies_2048" in told
+    assert "Cached: as expected in every turn" in told
+    assert "First token of the longest turn: 3.50 ms with copies_2048" in told
     assert "Over 2 blocks" in told
 
 
 @pytest.mark.parametrize(
     ("codes", "words"),
     [
-        ([Code(code="CACHE", why="x")], "cached not as expected"),
+        ([Code(code="CACHE", why="x")], "Cached: not as expected"),
         ([Code(code="BUSY", why="x")], "Every arm\u2019s figure is excluded"),
     ],
 )

@@ -113,6 +113,6 @@ def test_a_ramp_to_a_million_tokens_says_that_every_needle_was_found(tmp_path: P
     said = str(told).replace("\N{NARROW NO-BREAK SPACE}", " ")
     assert said.startswith(
         "Two conversations growing to 1,000,000 tokens in 10 turns: all 40 needles found, one a "
-        "turn; cached as expected in every turn (81.8 % of all prompt tokens); first token of the "
-        "longest turn 2.98 s, of the median turn 1.95 s."
+        "turn. Cached: as expected in every turn (81.8 % of all prompt tokens). First token of the "
+        "longest turn: 2.98 s, of the median turn 1.95 s."
     )

@@ -44,13 +44,14 @@ def _decision(decided: Decision) -> Markup | None:
     return el("div", el("p", f"{decided.headline}."), lines, class_=f"decision {decided.strength}")
 
 
-def _finding(facts: Facts, told: Verdict) -> Markup:
+def _finding(facts: Facts, told: Verdict) -> Markup | None:
     cell, decided = facts.interference, told.decided
     won = decided.arm if decided.strength in ("settled", "indicative") else None
     drawn = pauses.bars(facts, cell, won) if cell else None
     if drawn is not None:
         return drawn
-    return el("p", [piece.text for piece in told.finding], class_="finding", id="verdict")
+    said = [piece.text for piece in told.finding]
+    return el("p", said, class_="finding", id="verdict") if said else None
 
 
 def _boxes(facts: Facts, told: Verdict) -> Markup:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from twolane.records import AnyCell, FreshCell, GridCell, MixCell, NeedleCell, RampCell, TraceCell
 from twolane.report.answer import first_up, listed
+from twolane.report.decision import Decision, Line
 from twolane.report.facts import Facts, Figure, shown, workload
 from twolane.report.metrics import Metric, number, spoken
 
@@ -37,7 +38,7 @@ _TOLD = {
 class Words:
     """What the page begins with; `sure` is how far it may be trusted, a sentence each."""
 
-    finding: str
+    found: Decision
     sure: tuple[str, ...]
 
 
@@ -65,9 +66,14 @@ def _cell(facts: Facts, cell: AnyCell) -> Words | None:
     seen = [one for one in figures if one.value is not None]
     if not seen:
         return None
-    parts = [_needles(facts, cell), _cached(facts, cell), _figures(facts, cell, metric, seen)]
-    said = "; ".join(part for part in parts if part)
-    return Words(f"{first_up(workload(cell))}: {said}.", _sure(facts, cell, metric, seen))
+    named = [("Cached", _cached(facts, cell)), (metric.label, _figures(facts, cell, metric, seen))]
+    lines = [Line(of, words) for of, words in named if words]
+    first = _needles(facts, cell)
+    if not first and lines:
+        of, words = lines[0].of, lines.pop(0).words
+        first = f"{of[0].lower()}{of[1:]} {words}"
+    found = Decision(f"{first_up(workload(cell))}: {first}", tuple(lines))
+    return Words(found, _sure(facts, cell, metric, seen))
 
 
 def _clean_values(facts: Facts, cell: AnyCell, key: str) -> list[float]:
@@ -101,7 +107,7 @@ def _cached(facts: Facts, cell: AnyCell) -> str:
     coded = [one for one in facts.coded() if one.cell.id == cell.id]
     wrong = any(code.code == "CACHE" for one in coded for code in one.codes)
     how = "not as expected" if wrong else "as expected in every turn"
-    return f"cached {how} ({number(min(shares) * 100)} % of all prompt tokens)"
+    return f"{how} ({number(min(shares) * 100)} % of all prompt tokens)"
 
 
 def _figures(facts: Facts, cell: AnyCell, metric: Metric, seen: Sequence[Figure]) -> str:
@@ -113,7 +119,7 @@ def _figures(facts: Facts, cell: AnyCell, metric: Metric, seen: Sequence[Figure]
         f"{f' with {one.arm}' if len(seen) > 1 else ''}{', excluded' if one.excluded else ''}"
         for one in seen
     ]
-    return f"{metric.label[0].lower()}{metric.label[1:]} {listed(parts)}{_usual(facts, cell, seen)}"
+    return f"{listed(parts)}{_usual(facts, cell, seen)}"
 
 
 def _usual(facts: Facts, cell: AnyCell, seen: Sequence[Figure]) -> str:
@@ -151,4 +157,4 @@ def _spread(facts: Facts, cell: AnyCell, metric: Metric) -> tuple[str, ...]:
     if len(values) < 2:
         return ()
     low, high = (spoken(v, metric.unit, beside=values) for v in (values[0], values[-1]))
-    return (f"{len(values)} blocks gave {low} to {high}.",)
+    return (f"{metric.label}: {low} to {high} over {len(values)} blocks.",)

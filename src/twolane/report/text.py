@@ -122,7 +122,7 @@ def _otherwise(facts: Facts) -> Verdict:
         return _nothing(facts, "No run finished a cell with a figure, so there is no answer yet.")
     excluded = " ".join(_excluded(facts))
     notes = tuple(Note(words) for words in told.sure)
-    return Verdict((Piece(told.finding),), sure=notes, warned=sure.warned(facts), excluded=excluded)
+    return Verdict((), sure=notes, warned=sure.warned(facts), excluded=excluded, decided=told.found)
 
 
 def _nothing(facts: Facts, why: str) -> Verdict:
