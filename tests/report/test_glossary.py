@@ -20,6 +20,10 @@ def test_a_term_is_marked_where_a_section_first_says_it() -> None:
     assert terms(annotated(said)) == ["token-budget", "block", "ttft"]
 
 
+def test_the_campaigns_blocks_and_the_caches_are_two_terms() -> None:
+    assert terms(annotated(el("p", "KV blocks of 16 tokens, in a block"))) == ["kv-block", "block"]
+
+
 def test_a_marked_term_has_its_tip_and_its_place_in_the_list() -> None:
     page = annotated(el("p", "a null run")) + listed()
     assert 'href="#term-null-run"' in page

@@ -105,7 +105,7 @@ def differences(facts: Facts) -> Markup | None:
 
 def _matters(one: Confound) -> str:
     """Of a setting it is known that it differs, not what that does."""
-    return one.why or "a way of running: the declared factor, or one beside it"
+    return one.why or "a setting: the declared factor, or one beside it"
 
 
 def _summary(found: list[Confound]) -> Markup:

@@ -22,6 +22,7 @@ TERMS: Final[Mapping[str, str]] = {
     "decode": "making the tokens of an answer, one a step",
     "gap": "the time between two token events of one stream",
     "interval": "where the true ratio lies in 95 % of such experiments",
+    "KV block": "the piece, in tokens, in which an engine\u2019s KV cache is given out and moved",
     "needle": "a fact planted in a prompt and asked for: who finds it has read the prompt",
     "noise floor": "what two arms that are told to run alike were apart: less is no effect",
     "null run": "the same cell with a sleep in the long prompt\u2019s place: what it shows is the "

@@ -95,6 +95,9 @@ def _runs(values: Sequence[int]) -> str:
     )
 
 
+_KV_BLOCK = "KV block, tokens"
+
+
 def _engines(results: Results) -> Markup:
     head = ("arm", "block", "engine", "role", "group", "devices", "budget", "KV tokens")
     rows: list[tuple[str, ...]] = [
@@ -103,8 +106,12 @@ def _engines(results: Results) -> Markup:
         for engine in run.meta.engines
     ]
     caption = "Engines and where they ran"
-    names, kept = without_empty((*head, "KV block", "ready, s"), rows)
-    return scroll(table(names, kept, caption=caption, class_="cards"), caption)
+    names, kept = without_empty((*head, _KV_BLOCK, "ready, s"), rows)
+    told = "A block is every arm once; a KV block is what an engine\u2019s cache is given out in."
+    return join(
+        el("p", told, class_="lede") if _KV_BLOCK in names else None,
+        scroll(table(names, kept, caption=caption, class_="cards"), caption),
+    )
 
 
 def without_empty(
