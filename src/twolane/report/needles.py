@@ -26,7 +26,7 @@ def section(results: Results) -> Markup | None:
     missed = sum(not a.ok for some in answers.values() for a in some)
     asked = sum(map(len, answers.values()))
     lede = (
-        f"{asked - missed} of {asked} needles found, over all runs. A cell is one length and one "
+        f"{asked - missed} of {asked} needles found, over all runs. An entry is one length and one "
         "depth in the prompt: found of asked."
     )
     grids = [_grid(arm, answers) for arm in arms]
