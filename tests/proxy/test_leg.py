@@ -1,14 +1,16 @@
 """When an engine is given up: before its answer begins, and when it has fallen silent; never for
-how long a stream lasts."""
+how long a stream lasts. And which engine, left by its client, tells P."""
 
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from twolane import clock
+from twolane.proxy.exchange import _will_hear_of_it
 from twolane.proxy.leg import LegError, Relay
 
 SSE = [(b"content-type", b"text/event-stream")]
@@ -79,3 +81,29 @@ async def test_a_client_that_does_not_read_is_no_silence(now: list[int]) -> None
     one._reply.paused = True  # type: ignore[misc]
     now[0] += 1000 * clock.NS
     assert not await given_up(one)
+
+
+SAID = [(b"", True), (b": keep-alive\n\n", True), (b"data: <p>\n\n", False)]
+
+
+@pytest.mark.parametrize(("said", "hears"), SAID)
+@pytest.mark.parametrize(("whole", "ours"), [(True, True), (False, True), (True, False)])
+async def test_a_d_whose_client_leaves_tells_p_if_it_behaves_and_has_all_of_the_request(
+    said: bytes, hears: bool, whole: bool, ours: bool
+) -> None:
+    one = relay()
+    one.on_head(200, SSE)
+    one.on_body(said, 0)
+    connection: Any = SimpleNamespace(aborted_by_us=ours, cut_off=not whole)
+    assert _will_hear_of_it(one, connection) == (hears and whole and ours)
+
+
+@pytest.mark.parametrize(("status", "hears"), [(None, True), (200, True), (500, False)])
+async def test_a_d_that_has_refused_tells_nothing_when_its_client_leaves(
+    status: int | None, hears: bool
+) -> None:
+    one = relay()
+    if status is not None:
+        one.on_head(status, SSE)
+    connection: Any = SimpleNamespace(aborted_by_us=True, cut_off=False)
+    assert _will_hear_of_it(one, connection) == hears

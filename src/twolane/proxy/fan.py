@@ -39,7 +39,12 @@ class FanExchange(Exchange):
     async def _decode(self, handoff: Handoff, place: Reservation, places: ExitStack) -> None:
         place, connection = await self._connect("decode", 0, places, place)
         body = self._asked.body.for_last_read(self._use(handoff, place.engine, connection))
-        answer = await self._hear(place, connection, body)
+        try:
+            answer = await self._hear(place, connection, body)
+        except asyncio.CancelledError:
+            if connection.aborted_by_us and not connection.cut_off:
+                handoff.end("admitted")  # D ends what it was asked, and tells P
+            raise
         if has_read(answer):
             handoff.end("admitted")
             place.arrived = True
