@@ -22,7 +22,7 @@ CODES: Final[Mapping[str, str]] = {
 }
 """In the order of docs/how-we-measure.md."""
 
-_REMEDIES: Final[Mapping[str, str]] = {
+REMEDIES: Final[Mapping[str, str]] = {
     "INFLIGHT": "look for a limit on connections or on requests in the client or the router",
     "LITTLE": "make the cell longer: its start and end are too much of it",
     "CACHE": "see that nobody else uses the engines, and that caches are emptied between cells",
@@ -41,7 +41,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
 
 def remedy(code: str, again: str) -> str:
     """What to do about a code; `again` is the command that measures its point anew."""
-    return _REMEDIES.get(code, "").replace("{again}", again)
+    return REMEDIES.get(code, "").replace("{again}", again)
 
 
 def means(code: str) -> str:
