@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from tests.proxy.rig import completion, rig, soon
 
+from twolane.proxy.config import Upstream
 from twolane.proxy.fault_answer import Behaviour
+from twolane.proxy.fleet import Engine
 from twolane.proxy.ledger import LedgerLine
 from twolane.records import read_jsonl
 
@@ -69,7 +71,20 @@ async def test_a_prefill_that_was_finishing_is_heard_out_and_released() -> None:
         assert not r.d.asked
 
 
-@pytest.mark.parametrize(("rate", "heard_out"), [(10, False), (1e6, True)])
+def test_ps_rate_is_that_of_prompts_about_as_long() -> None:
+    p = Engine(Upstream("prefill", "p", "127.0.0.1", 1))
+    assert p.tokens_a_second(5000) is None
+    p.computed(255, seconds=1.0)  # too few to tell
+    assert p.tokens_a_second(255) is None
+    p.computed(300, seconds=0.03)
+    assert p.tokens_a_second(6000) == p.tokens_a_second(10) == pytest.approx(10_000)
+    p.computed(6000, seconds=2.0)
+    assert [p.tokens_a_second(n) for n in (300, 5000, 60_000)] == pytest.approx([1e4, 3000, 3000])
+    p.computed(6000, seconds=4.0)
+    assert p.tokens_a_second(6000) == pytest.approx(2700)  # a fifth of the way
+
+
+@pytest.mark.parametrize(("rate", "heard_out"), [(10, False), (1e9, True)])
 async def test_a_prefill_with_longer_to_go_is_stopped_at_once(rate: float, heard_out: bool) -> None:
     """Some 500 tokens: 50 s at one rate, through in a moment at the other."""
     async with rig(hear_out_s=20.0) as r:

@@ -166,7 +166,8 @@ class Exchange:
     ) -> Answer:
         sink = Collector(lambda answer: self._hold(handoff, answer, engine))
         self.account.p_engine = engine.name
-        rate, waits = engine.tokens_a_second, self._meter.tokens(engine.prompt_bytes)
+        rate = engine.tokens_a_second(int(self._meter.tokens(self._asked.body.size)))
+        waits = self._meter.tokens(engine.prompt_bytes)
         due_s = waits / rate if rate is not None else 0.0  # until P has done all it has been given
         try:
             head = self._head(engine, payload_size(body))
@@ -177,7 +178,8 @@ class Exchange:
         except asyncio.CancelledError:
             if handoff.state == "asked" and connection.sent:
                 passed_s = (clock.now_ns() - (self.account.p_dispatch_ns or 0)) / clock.NS
-                late = LateAnswer(handoff, sink, connection, left_s=due_s - passed_s)
+                near = passed_s > due_s / 2 and due_s - passed_s < self._config.hear_out_s
+                late = LateAnswer(handoff, sink, connection, near_end=near)
                 self.release = self._releases.start_late(late, self._asked, d_engine)
             else:
                 connection.abort()

@@ -51,16 +51,23 @@ class Engine:
         self.reading: Reading | None = None  # its metrics, when last asked
         self.promised: set[Reservation] = set()  # given to it since then
         self.alarms: Counter[str] = Counter()
-        self.tokens_a_second: float | None = None  # that P computes, as it says itself
+        self._rates: dict[int, float] = {}  # tokens a second that P computes, by octave of tokens
         self.handed: Params | None = None  # P's last handoff: who it is, and how KV travels
 
     def computed(self, tokens: int, seconds: float) -> None:
         """This prefill engine took `seconds` for `tokens` that it had not cached."""
         if tokens < _TELLING_TOKENS or seconds <= 0:
             return
-        rate = tokens / seconds
-        known = self.tokens_a_second
-        self.tokens_a_second = rate if known is None else known + _RATE_WEIGHT * (rate - known)
+        rate, octave = tokens / seconds, tokens.bit_length()
+        known = self._rates.get(octave, rate)
+        self._rates[octave] = known + _RATE_WEIGHT * (rate - known)
+
+    def tokens_a_second(self, tokens: int) -> float | None:
+        """Of a prompt of `tokens`, by what this prefill engine said of prompts about
+        as long: long ones go slower. None where it has said nothing yet."""
+        octave = tokens.bit_length()
+        nearest = min(self._rates, key=lambda one: abs(one - octave), default=None)
+        return None if nearest is None else self._rates[nearest]
 
     def learn(self, params: Params) -> None:
         """What this prefill engine said of itself."""

@@ -64,16 +64,16 @@ class LateAnswer:
     A P that has just finished holds blocks, and only its answer says which. Closing the connection
     in that instant loses the answer inside P's server (its engine no longer knows the request, its
     HTTP side drops the output), so that the blocks live out the lease; aborting by request id loses
-    it in the same way. So a P that should be through within the time for which it would be heard
-    out is heard out, and stopped only if it goes on computing. One that has longer to go is stopped
-    at once: vLLM looks for aborts before it takes a step's results, so that only the milliseconds
-    of an answer's way are dangerous.
+    it in the same way. So a P that is past half of its time and should be through within the time
+    for which it would be heard out is heard out, and stopped only if it goes on computing. One that
+    has longer to go is stopped at once: vLLM looks for aborts before it takes a step's results, so
+    that only the milliseconds of an answer's way are dangerous.
     """
 
     handoff: Handoff
     sink: Collector
     connection: ClientConnection
-    left_s: float = 0.0  # until P should be through, by its own rate
+    near_end: bool = True  # P should be through soon, by its own rate
 
 
 class Releases:
@@ -118,7 +118,7 @@ class Releases:
         handoff.abandon()  # a release that worked has ended it: this strands nothing then
 
     async def _hear_out(self, late: LateAnswer, asked: Asked, engine: Engine) -> None:
-        if late.left_s < self._config.hear_out_s:
+        if late.near_end:
             await asyncio.wait((late.sink.done,), timeout=self._config.hear_out_s)
         if not late.sink.done.done() and (
             late.connection.answer_started or late.connection.ask_to_stop()
