@@ -55,3 +55,14 @@ async def test_what_d_refuses_for_its_form_is_freed_at_p(pair: Fleet, more: dict
         assert (got.status, one.proxy.book.issued) == (400, 2)  # and the warm-up's
         assert await back_to_base(one, (0, 0), LEASE_S) < LEASE_S / 2
         assert one.proxy.book.ends["released"] == 1
+
+
+async def test_what_p_sent_does_not_count_as_cached(pair: Fleet) -> None:
+    """Users are billed by it: only what P had cached is, not what D got from P."""
+    async with scene(pair) as one:
+        body = {"prompt": needle.filler(1000, seed=77), "max_tokens": 2}
+        first, second = [await asked(one, body) for _ in range(2)]
+        cached = [
+            g.json["usage"]["prompt_tokens_details"]["cached_tokens"] for g in (first, second)
+        ]
+        assert cached == [0, 1000 // BLOCK * BLOCK]

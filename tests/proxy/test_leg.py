@@ -54,11 +54,14 @@ async def given_up(one: Relay) -> bool:
     return True
 
 
+@pytest.mark.parametrize("head", [False, True])  # which an engine may send before it computes
 @pytest.mark.parametrize(("seconds", "lost"), [(9, False), (10, True)])
 async def test_an_answer_may_take_its_time_to_begin(
-    now: list[int], seconds: int, lost: bool
+    now: list[int], seconds: int, lost: bool, head: bool
 ) -> None:
     one = relay()
+    if head:
+        one.on_head(200, SSE)
     now[0] = seconds * clock.NS
     assert await given_up(one) == lost
 

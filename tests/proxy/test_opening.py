@@ -87,12 +87,3 @@ async def test_who_leaves_after_the_head_and_before_a_token_frees_the_blocks() -
         await soon(r.d.left)
         await r.settled()
         assert r.proxy.book.ends == {"admitted": 2}  # D aborts it, and so tells P
-
-
-async def test_an_engine_that_is_silent_behind_its_head_is_given_up_and_p_is_told() -> None:
-    async with rig(idle_timeout_s=0.05) as r:
-        r.d.behaviour.after_head = asyncio.Event()
-        got = await r.ask(completion(stream=True))
-        assert json.loads(got.events[-1])["error"]["code"] == 504
-        await r.settled()
-        assert r.proxy.book.ends == {"admitted": 1, "released": 1}

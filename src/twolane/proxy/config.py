@@ -93,8 +93,8 @@ class ProxyConfig:
     model: str | None = None
     limits: Limits = field(default_factory=Limits)
     connect_timeout_s: float = 5.0
-    # Until an answer's head: a million-token prefill takes minutes, and an answer that is not
-    # streamed has its head only at its end.
+    # Until an answer's head, or a stream's first token: a million-token prefill takes minutes, and
+    # an answer that is not streamed has its head only at its end.
     answer_timeout_s: float = 1800.0
     # Between two reads of an answer that has begun. There is no total limit on a stream.
     idle_timeout_s: float = 300.0

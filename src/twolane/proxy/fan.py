@@ -8,6 +8,8 @@ handoff's parameters in it, and P frees the blocks when the first of them has re
 read another request's text. Why not D alone: it would compute the whole prompt between the tokens
 of its streams. This way it computes the prompt's last, unfinished block, and the answers share the
 rest.
+
+Rules of this file: no answer is begun before D has the blocks; no handoff goes with the request.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from twolane.proxy.body import Body
 from twolane.proxy.exchange import Exchange, Services
 from twolane.proxy.fleet import Reservation
 from twolane.proxy.handoff import Handoff
-from twolane.proxy.leg import Answer, Collector, LegError, Relay
+from twolane.proxy.leg import Answer, LegError, Relay, hear
 from twolane.proxy.refusal import from_upstream
 from twolane.proxy.release import has_read, has_told
-from twolane.wire.http1 import ClientConnection, Payload, WireError, payload_size
+from twolane.wire.http1 import ClientConnection, Payload, payload_size
 
 _FROM_TOKENS = 1024  # D computes less than this itself: two more legs would cost more
 
@@ -60,17 +62,11 @@ class FanExchange(Exchange):
         self, place: Reservation, connection: ClientConnection, body: Payload
     ) -> Answer:
         """D's answer to the reading. Raises RefusalError; D may have read then, or not."""
-        sink = Collector()
+        head = self._head(place.engine, payload_size(body))
         try:
-            connection.send(self._head(place.engine, payload_size(body)), body, sink)
-            async with asyncio.timeout(self._config.answer_timeout_s):
-                answer = await sink.done
-        except (LegError, WireError, TimeoutError) as error:
-            connection.abort()
+            answer = await hear(connection, head, body, self._config.answer_timeout_s)
+        except LegError as error:
             raise self._leg_refusal(place.engine, error) from None
-        except BaseException:
-            connection.abort()
-            raise
         place.engine.pool.release(connection)
         return answer
 

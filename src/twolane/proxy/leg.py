@@ -234,8 +234,9 @@ class Relay:
         return (clock.now_ns() - max(self.last_ns, passed_ns)) / clock.NS
 
     async def watch(self, answer_s: float, idle_s: float) -> None:
-        """Wait for the end. Raises LegError, also for silence: before the head longer than
-        `answer_s`, after it longer than `idle_s` unless it is the client who does not read."""
+        """Wait for the end. Raises LegError, also for silence: before the head, or a stream's first
+        token, longer than `answer_s`, after it longer than `idle_s` unless it is the client who
+        does not read."""
         self._alarm(min(answer_s, idle_s), answer_s, idle_s)
         try:
             await self.done
@@ -251,12 +252,13 @@ class Relay:
         if self.done.done():
             return
         quiet_s = 0.0 if self._reply.paused else self._quiet_s()
-        if not self._begun and quiet_s >= answer_s:
+        begun = self._begun and self.opening is None
+        if not begun and quiet_s >= answer_s:
             self.done.set_exception(LegError("timeout", f"no answer within {answer_s:g} s"))
-        elif self._begun and quiet_s >= idle_s:
+        elif begun and quiet_s >= idle_s:
             self.done.set_exception(LegError("timeout", f"silent for {quiet_s:.1f} s"))
         else:
-            left_s = (idle_s if self._begun else answer_s) - quiet_s
+            left_s = (idle_s if begun else answer_s) - quiet_s
             self._alarm(min(left_s, idle_s), answer_s, idle_s)
 
 
@@ -298,11 +300,18 @@ async def ask(
 ) -> Answer:
     """One whole exchange with an engine. Raises LegError."""
     connection = await open_leg(pool, connect_s)
+    answer = await hear(connection, head, body, answer_s)
+    pool.release(connection)
+    return answer
+
+
+async def hear(connection: ClientConnection, head: bytes, body: Payload, answer_s: float) -> Answer:
+    """One whole exchange over a connection, which whatever is no answer ends. Raises LegError."""
     sink = Collector()
     try:
         connection.send(head, body, sink)
         async with asyncio.timeout(answer_s):
-            answer = await sink.done
+            return await sink.done
     except TimeoutError:
         connection.abort()
         raise LegError("timeout", f"no answer within {answer_s:g} s") from None
@@ -311,5 +320,3 @@ async def ask(
     except BaseException:
         connection.abort()
         raise
-    pool.release(connection)
-    return answer
