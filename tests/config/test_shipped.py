@@ -19,9 +19,12 @@ GPU_CAMPAIGNS = (
     "budget_sweep_h200",
     "par_quick",
     "ramp_1m",
+    "split_in_runs",
+    "split_in_runs_8b",
     "split_vs_copies",
     "split_vs_copies_8b",
     "transfer_remedies",
+    "transfer_remedies_1m",
 )
 
 
