@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from twolane import campaign, devices, inspection
 from twolane.cli import cli
-from twolane.config import Campaign, Layout, load_campaign
+from twolane.config import Campaign, Layout, load_campaign, parse_cell
 from twolane.engines.launch import launches
 from twolane.errors import EngineError, GateError, QuestionError
 from twolane.inspection import Inspector, explained, refuse
@@ -99,9 +99,9 @@ def test_a_model_of_which_nothing_is_known_is_named() -> None:
 
 def test_a_campaign_that_can_give_no_verdict_says_so_before_it_starts(changed: Changed) -> None:
     planned = load_campaign(DEMO)
-    assert inspection.without_verdict(planned) == []
+    assert inspection.doubts(planned) == []
     assert "no verdict" not in inspection.check_files(DEMO, None).text
-    (note,) = inspection.without_verdict(dataclasses.replace(planned, gates=()))
+    (note,) = inspection.doubts(dataclasses.replace(planned, gates=()))
     assert note.startswith("no gates: every point will carry NEEDLE")
     path = changed(
         "decode_b: {cores: $GROUP_B}", "decode_b: {cores: $GROUP_B, args: [--load-format dummy]}"
@@ -109,6 +109,23 @@ def test_a_campaign_that_can_give_no_verdict_says_so_before_it_starts(changed: C
     said = CliRunner().invoke(cli, ["check", str(path)])
     assert said.exit_code == 0, said.output
     assert "note: weights are dummies: figures only, no verdict (split" in said.output
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ("c64 in512 out64 n128", ["c64 in512 out64 n128: 2 waves of 64 users are few, and LITTLE may "
+                                  "code it; n256 would do"]),
+        ("c64 in512 out64 n256", []),
+        ("c64 in512 out64 60s", []),
+        ("c1 in512 out64 n3", []),
+    ],
+)  # fmt: skip
+def test_too_few_waves_of_users_are_told_before_they_are_measured(
+    cell: str, told: list[str]
+) -> None:
+    planned = dataclasses.replace(load_campaign(DEMO), cells=(parse_cell(cell),))
+    assert inspection.doubts(planned) == told
 
 
 def test_a_check_of_nothing_is_a_bad_question() -> None:

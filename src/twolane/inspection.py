@@ -8,7 +8,7 @@ keeps (findings.json), tells and raises. What is a mistake is decided in diagnos
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,7 +41,9 @@ from twolane.diagnosis.postmortem import diagnose
 from twolane.diagnosis.preflight import Places, check
 from twolane.engines.launch import Launch, launches
 from twolane.errors import AnswerError, EngineError, QuestionError
-from twolane.records import Finding, Findings, PostMortem, write_json
+from twolane.records import AnyCell, Finding, Findings, GridCell, PostMortem, write_json
+
+FEWEST_WAVES = 4  # of the users of a closed loop, for a window that Little's law holds in
 
 Figures = Mapping[str, Mapping[str, float]]  # engine's name -> its metrics
 # Cells whose prompts repeat on purpose: a warm prefix cache is no contamination there.
@@ -128,11 +130,11 @@ def _unproven(path: Path | None) -> str:
     """A line for each reason that a campaign.yaml can give no verdict."""
     if path is None or "node" in source.read(path).data:
         return ""
-    return "".join(f"\nnote: {note}" for note in without_verdict(load_campaign(path)))
+    return "".join(f"\nnote: {note}" for note in doubts(load_campaign(path)))
 
 
-def without_verdict(campaign: Campaign) -> list[str]:
-    """Why no point of the campaign can enter a verdict, known before anything starts."""
+def doubts(campaign: Campaign) -> list[str]:
+    """Why points of the campaign may enter no verdict, known before anything starts."""
     notes = []
     if not campaign.gates:
         notes.append(
@@ -146,7 +148,22 @@ def without_verdict(campaign: Campaign) -> list[str]:
     ]
     if dummies:
         notes.append(f"weights are dummies: figures only, no verdict ({', '.join(dummies)})")
-    return notes
+    return [*notes, *_short_windows(campaign.cells)]
+
+
+def _short_windows(cells: Iterable[AnyCell]) -> Iterator[str]:
+    """Closed loops that end after so few waves of their users that Little's law may not hold.
+
+    Users that begin together end together: two waves on two H200s were coded in 2 of 4 cells of a
+    split, by 6 and 7 % (docs/results/h200-two-runs).
+    """
+    for cell in cells:
+        if isinstance(cell, GridCell) and cell.users > 1 and cell.requests:
+            if cell.requests < FEWEST_WAVES * cell.users:
+                yield (
+                    f"{cell.id}: {cell.requests / cell.users:.2g} waves of {cell.users} users are "
+                    f"few, and LITTLE may code it; n{FEWEST_WAVES * cell.users} would do"
+                )
 
 
 def _unasked(models: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ from twolane.config import Campaign
 from twolane.config.source import nearest
 from twolane.engines import installed
 from twolane.errors import QuestionError
-from twolane.inspection import preflight_campaign, without_verdict
+from twolane.inspection import preflight_campaign, doubts
 from twolane.pace import LAUNCH_S, PREFILL_TOK_S, Pace, clock_text
 from twolane.plan import PlannedRun
 from twolane.records import Event, read_jsonl
@@ -115,7 +115,7 @@ def prepare(
     notes = [f"nothing to resume under {results}: a new campaign"] * (continued and not folder)
     if left.elsewhere and left.runs:
         notes.append(_elsewhere(left.elsewhere))
-    notes += without_verdict(campaign)
+    notes += doubts(campaign)
     return Schedule(campaign, left, folder, len(planned), pace, measured_in, obstacle, tuple(notes))
 
 
