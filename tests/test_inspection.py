@@ -114,8 +114,8 @@ def test_a_campaign_that_can_give_no_verdict_says_so_before_it_starts(changed: C
 @pytest.mark.parametrize(
     ("cell", "told"),
     [
-        ("c64 in512 out64 n128", ["c64 in512 out64 n128: 2 waves of 64 users are few, and LITTLE may "
-                                  "code it; n256 would do"]),
+        ("c64 in512 out64 n128", ["c64 in512 out64 n128: 2 waves of 64 users are few, and LITTLE "
+                                  "may code it; n256 would do"]),
         ("c64 in512 out64 n256", []),
         ("c64 in512 out64 60s", []),
         ("c1 in512 out64 n3", []),

@@ -158,12 +158,13 @@ def _short_windows(cells: Iterable[AnyCell]) -> Iterator[str]:
     split, by 6 and 7 % (docs/results/h200-two-runs).
     """
     for cell in cells:
-        if isinstance(cell, GridCell) and cell.users > 1 and cell.requests:
-            if cell.requests < FEWEST_WAVES * cell.users:
-                yield (
-                    f"{cell.id}: {cell.requests / cell.users:.2g} waves of {cell.users} users are "
-                    f"few, and LITTLE may code it; n{FEWEST_WAVES * cell.users} would do"
-                )
+        if not isinstance(cell, GridCell) or cell.users == 1 or not cell.requests:
+            continue
+        if cell.requests < FEWEST_WAVES * cell.users:
+            yield (
+                f"{cell.id}: {cell.requests / cell.users:.2g} waves of {cell.users} users are few, "
+                f"and LITTLE may code it; n{FEWEST_WAVES * cell.users} would do"
+            )
 
 
 def _unasked(models: Iterable[str]) -> str:

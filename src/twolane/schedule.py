@@ -20,7 +20,7 @@ from twolane.config import Campaign
 from twolane.config.source import nearest
 from twolane.engines import installed
 from twolane.errors import QuestionError
-from twolane.inspection import preflight_campaign, doubts
+from twolane.inspection import doubts, preflight_campaign
 from twolane.pace import LAUNCH_S, PREFILL_TOK_S, Pace, clock_text
 from twolane.plan import PlannedRun
 from twolane.records import Event, read_jsonl
