@@ -103,8 +103,8 @@ RULES = (
         so="First tokens or streams are slower than the layout allows.",
         fix=(
             "TWOLANE_KV_RUNS=1 in both engines' environment, with twolane installed beside vLLM; "
-            "else raise --block-size (16->128) equally on both sides, LBHNC/cross-layer layout; same "
-            "TP."
+            "else raise --block-size (16->128) equally on both sides, LBHNC/cross-layer layout; "
+            "same TP."
         ),
         source=(
             "vllm#55434 (112k), #50913; seen on two H200s, vLLM 0.26, 14.7 GB: 222,732 "
