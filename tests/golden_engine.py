@@ -57,6 +57,7 @@ class Pace:
     resets: bool = True  # whether it empties its cache when it is told to
     bytewise: bool = True  # whether a byte is a token to it, or four are one
     vocabulary: Vocabulary | None = None  # in the place of `bytewise`; answers a letter a token
+    template: str = "{}"  # what a chat's last message stands in
     tells_ids: bool = True  # of an answer's tokens, where it is asked with `logprobs`
     cache_block: int | None = None  # tokens; with it, prompts and answers are cached by blocks
     pulls: bool = False  # as a decode engine: whether KV comes from elsewhere, all but a token's
@@ -193,13 +194,20 @@ class _Connection(asyncio.Protocol):
         if self._url == b"/reset_prefix_cache":
             self.respond(200, {"success": self.engine.reset()})
         elif self._url == b"/tokenize":
-            self._tokenise(json.loads(b"".join(self._body))["prompt"])
+            self._tokenise(self._asked_of(json.loads(b"".join(self._body))))
         elif self._url == b"/metrics":
             self._write(200, b"text/plain", self.engine.metrics().encode())
         elif self._parser.get_method() == b"POST" and self._url != b"/null":
             self._generate(json.loads(b"".join(self._body)))
         else:
             self.respond(200, self._lookup())
+
+    def _asked_of(self, asked: dict[str, Any]) -> Any:
+        """The prompt: text or ids; of a chat what the template makes of its last message."""
+        if "messages" not in asked:
+            return asked["prompt"]
+        text: str = asked["messages"][-1]["content"]
+        return self.engine.pace.template.replace("{}", text)
 
     def _tokenise(self, text: str) -> None:
         """Four letters are a token to it, unless a byte is."""
@@ -228,8 +236,7 @@ class _Connection(asyncio.Protocol):
         )
 
     def _generate(self, asked: dict[str, Any]) -> None:
-        chat = "messages" in asked
-        prompt = asked["messages"][-1]["content"] if chat else asked["prompt"]
+        chat, prompt = "messages" in asked, self._asked_of(asked)
         if isinstance(prompt, list):
             prompt = "".join(map(chr, prompt))
         elif (vocabulary := self.engine.pace.vocabulary) is not None:

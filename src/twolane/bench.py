@@ -33,9 +33,9 @@ from twolane.gates.transfers import EngineRole
 from twolane.gates.validity import DEFAULT_BLOCK, judge
 from twolane.load import workloads
 from twolane.load.calibration import calibrate
-from twolane.load.driver import CellRun, Progress, Target, drive, form_of
+from twolane.load.driver import CellRun, Progress, Target, drive, form_of, words_of
 from twolane.load.endpoint import Server, find
-from twolane.load.orders import Form
+from twolane.load.orders import Form, Words
 from twolane.recorder import Status, Told, new_folder, versions
 from twolane.records import (
     AnyCell,
@@ -152,6 +152,7 @@ class _Bench:
     chat: bool
     calibrated: bool
     form: Form = "text"
+    words: Words | None = None
     resolution_ms: float | None = None
     summaries: list[CellSummary] = field(default_factory=list)
     answers: list[NeedleAnswer] = field(default_factory=list)
@@ -211,6 +212,9 @@ class _Bench:
             self.form = await form_of(replace(self._target(), patience_s=PROBE_S))
             if self.form == "ids":
                 self._tell("note", "to this server a byte is not a token: prompts are token ids")
+            if self.chat:
+                self.words = await words_of(self._target())
+                self._tell("note", _of_chat(self.words))
             async with self.sampler.every_second(self.engines):
                 for cell in self.cells:
                     await self._measure(cell)
@@ -275,6 +279,7 @@ class _Bench:
             endpoint="chat" if self.chat else "completions",
             context=server.context,
             form=self.form,
+            words=self.words,
         )
 
     def _keep(
@@ -320,6 +325,15 @@ class _Bench:
     def _tell(self, step: str, text: str, **more: Any) -> None:
         run, arm = self.meta.id, self.meta.arm
         self.told(Event(t_ns=now_ns(), run=run, step=step, text=text, arm=arm, **more))
+
+
+def _of_chat(words: Words | None) -> str:
+    if words is None:
+        return (
+            "how this server tokenises a chat cannot be asked of it: prompts are as long in bytes "
+            "as they should be in tokens"
+        )
+    return f"prompts are words that are a token each, and {words.frame} tokens of the chat template"
 
 
 def _engine(name: str, url: str) -> EngineMeta:

@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from twolane.clock import MS
 from twolane.load.body import body_of, head_of
@@ -54,6 +56,26 @@ def chat(delta: dict[str, Any], sent: int | None = None) -> dict[str, Any]:
     return told
 
 
+READS = {
+    "token": event(chunk("ab", 7)),
+    "uncounted": event(chunk("c")),
+    "two": event(chunk("d", 7)) + event(chunk("e", 7)),
+    "half": event(chunk("f", 7))[:30],
+    "other half": event(chunk("f", 7))[30:],
+    "end": event(chunk("", 7, "length")),
+    "usage": event({"choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": 7}}),
+    "unreadable": b"data: {\n\n",
+    "two in one": event('{"choices": []}, {"choices": []}'),
+    "open": event('{"choices": [], "id": "'),
+    "closed": event('"}'),
+    "no text": b'data: {"id": "\xff"}\n\n',
+    "error": event({"error": {"message": "planted"}}),
+    "comment": b": twolane-ledger {\n\n",
+    "done": event("[DONE]"),
+}
+"""Reads by what is in them; a 7 is the number of tokens so far."""
+
+
 def test_a_completion_becomes_a_record() -> None:
     answer = Answer()
     answer.feed(chunk("a", 1))
@@ -93,6 +115,20 @@ def test_tokens_are_the_servers_count() -> None:
     assert request.tokens == [3, 2]
     assert request.gaps_ns == [20 * MS]
     assert request.output_tokens == 5
+
+
+@given(st.lists(st.sampled_from(sorted(READS)), max_size=12), st.booleans())
+def test_what_was_laid_by_is_read_as_if_it_had_been_read_at_once(
+    kinds: list[str], keeps: bool
+) -> None:
+    """Whole events, halves, several in a read, unreadable ones: the record is the same."""
+    ask = msgspec.structs.replace(ASK, keep_text=keeps)
+    late, at_once = Answer(ask), Answer(ask)
+    for number, kind in enumerate(["token", *kinds], 1):
+        for answer in (late, at_once):
+            answer.stream.on_body(READS[kind].replace(b"7", b"%d" % number), number * MS)
+        at_once.stream._read_all()
+    assert late.end() == at_once.end()
 
 
 def test_without_a_count_an_event_with_text_is_a_token() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from functools import cache
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,10 +13,14 @@ from tests.golden_engine import GoldenEngine, Pace, Vocabulary, serve
 from tests.load.vocabularies import Pairs, Trained
 
 from twolane.analysis.turns import cached_share, expected_share
+from twolane.config.traces import BLOCK as BLOCK_OF_TRACES
+from twolane.errors import QuestionError
 from twolane.gates import conversation, needle
 from twolane.gates.validity import judge
-from twolane.load import exact
-from twolane.load.driver import CellRun, Target, drive, form_of
+from twolane.load import exact, prompts
+from twolane.load.driver import CellRun, Target, drive, form_of, words_of
+from twolane.load.orders import Ask, Words
+from twolane.load.words import COMMON
 from twolane.records import (
     AnyCell,
     FreshCell,
@@ -156,6 +161,65 @@ async def test_prompts_of_every_cell_are_exact(
     found = {r.role: r.prompt_tokens for r in seen if r.role in lengths and r.status == 200}
     assert found == lengths
     assert all(r.prompt_tokens == lengths[r.role] for r in seen if r.role in lengths)
+
+
+# ------------------------------------------------------------------------------------------ chat
+
+TEMPLATE = "<system>\nbe brief\n<user>\n{}\n<answer>\n"
+
+
+@cache
+def worded() -> Vocabulary:
+    """As large models have it: common words are a token, also at a line's begin."""
+    lines = [" ".join(COMMON), *(f"\n{word}\n" for word in COMMON)] * 20
+    return Trained([*lines, needle.filler(5_000, 1)], size=3000)
+
+
+@pytest.mark.parametrize(("cell", "lengths"), OTHERS, ids=[cell.id for cell, _ in OTHERS])
+@pytest.mark.parametrize("of", ["words", "letters"])
+async def test_a_chats_prompts_are_exact_inside_its_template(
+    of: str, cell: AnyCell, lengths: dict[str, int]
+) -> None:
+    words = worded() if of == "words" else None
+    at = Pace(ttft_s=0.002, gap_s=0.002, template=TEMPLATE, vocabulary=words)
+    seen: list[Request] = []
+    async with serve(at) as (_, port):
+        target = Target("127.0.0.1", port, "golden", endpoint="chat", patience_s=5.0)
+        found = await words_of(target)
+        assert found is not None
+        assert (found.joint == " ") == (of == "words")
+        target = dataclasses.replace(target, words=found, context=100_000)
+        await drive(cell, target, seed=1, record=seen.append, progress=lambda _: None)
+    measured = [r for r in seen if r.role in lengths]
+    assert {r.role for r in measured} == set(lengths)
+    assert all(r.prompt_tokens == lengths[r.role] for r in measured)
+
+
+async def test_without_a_text_as_long_as_its_parts_nothing_is_claimed() -> None:
+    async with serve(Pace(vocabulary=Pairs())) as (_, port):
+        target = Target("127.0.0.1", port, "golden", endpoint="chat")
+        assert await words_of(target) is None
+    async with serve(Pace(vocabulary=worded())) as (_, port):
+        target = Target("127.0.0.1", port, "golden", endpoint="completions")
+        assert await words_of(target) is None
+
+
+def test_prompts_of_words_are_their_own_and_share_only_their_blocks() -> None:
+    words = Words(COMMON, " ", 7)
+    own = [Ask(key=0, id="", cell="c", role="grid", index=i, prompt=60, output=1) for i in (1, 2)]
+    first, second = (str(prompts.of(ask, 1, "text", words)).split(" ") for ask in own)
+    assert len(first) == len(second) == 53
+    assert first[:16] != second[:16]
+    shared = [
+        Ask(key=0, id="", cell="c", role="trace", index=i, prompt=600, output=1, blocks=(5,))
+        for i in (1, 2)
+    ]
+    one, other = (str(prompts.of(ask, 1, "text", words)).split(" ") for ask in shared)
+    assert one[:BLOCK_OF_TRACES] == other[:BLOCK_OF_TRACES]
+    assert one[BLOCK_OF_TRACES:] != other[BLOCK_OF_TRACES:]
+    short = msgspec.structs.replace(own[0], prompt=20)
+    with pytest.raises(QuestionError, match="13 tokens"):
+        prompts.of(short, 1, "text", words)
 
 
 @settings(deadline=None, max_examples=40)

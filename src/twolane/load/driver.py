@@ -16,10 +16,10 @@ from typing import Final
 
 from twolane import clock
 from twolane.errors import AnswerError
-from twolane.load import exact, mix, prompts, ramp, trace, workloads
+from twolane.load import exact, mix, prompts, ramp, trace, words, workloads
 from twolane.load.body import PATHS
 from twolane.load.crew import Crew, WorkerLostError
-from twolane.load.orders import Form, Rates, Target
+from twolane.load.orders import Form, Rates, Target, Words
 from twolane.load.workloads import Outcome, Question
 from twolane.records import (
     AnyCell,
@@ -33,7 +33,7 @@ from twolane.records import (
     TraceCell,
 )
 
-__all__ = ["CellRun", "Progress", "Question", "Target", "ask", "drive", "form_of"]
+__all__ = ["CellRun", "Progress", "Question", "Target", "ask", "drive", "form_of", "words_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +163,14 @@ async def form_of(target: Target) -> Form:
     return "text" if seen[0].prompt_tokens in (None, PROBE_BYTES) else "ids"
 
 
+async def words_of(target: Target) -> Words | None:
+    """What chat prompts of an exact length can be made of for this server, if that is known.
+
+    Raises AnswerError if its /tokenize cannot be read.
+    """
+    return await asyncio.to_thread(words.find, target) if target.endpoint == "chat" else None
+
+
 async def ask(
     questions: Sequence[Question],
     target: Target,
@@ -174,12 +182,14 @@ async def ask(
 ) -> CellRun:
     """Send ready-made prompts with temperature 0 and keep the answers' text in the records.
 
-    Where prompts are to be token ids, needles become as many as they say.
+    Where prompts are to be token ids, or words of a chat, needles become as many as they say.
     """
 
     asked = questions
     if target.form == "ids":
         asked = await asyncio.to_thread(exact.questions, questions, target)
+    elif target.words is not None:
+        asked = await asyncio.to_thread(words.questions, questions, target)
 
     async def work(crew: Crew, prefix: str, say: workloads.Say) -> Outcome:
         return await workloads.questions(crew, prefix, say, cell=cell, asked=asked, at_once=at_once)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from http.client import HTTPException
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -30,7 +30,7 @@ MOST_BYTES_A_TOKEN: Final = 6
 """Of filler, whose words have three to nine letters: text of so many bytes a token is enough in
 every vocabulary; if it were not, more is added."""
 
-_KEPT: Final = re.compile(r"(\nRemember: [^\n]+\n|\nWhich value belongs to [\s\S]*\Z)")
+KEPT: Final = re.compile(r"(\nRemember: [^\n]+\n|\nWhich value belongs to [\s\S]*\Z)")
 
 
 class _Tokens(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ def questions(asked: Sequence[Question], target: Target) -> list[Question]:
 
 def fitted(text: str, tokens: int, encode: Encode) -> list[int]:
     """Ids of a needle prompt with as much of a haystack as makes `tokens` of them."""
-    parts = _KEPT.split(text)
+    parts = KEPT.split(text)
     hay, kept = parts[0::2], [encode(part) for part in parts[1::2]]
     room = tokens - sum(map(len, kept))
     if room < needle.SALT_LENGTH:
@@ -65,13 +65,18 @@ def fitted(text: str, tokens: int, encode: Encode) -> list[int]:
             f"{tokens - room} by this model's tokeniser",
             remedy="ask for a longer prompt",
         )
-    ends = [room * so_far // len("".join(hay)) for so_far in accumulate(map(len, hay), initial=0)]
-    wanted = [after - before for before, after in pairwise(ends)]
+    wanted = shared(room, list(map(len, hay)))
     filled = [_of_length(part, size, encode) for part, size in zip(hay, wanted, strict=True)]
     joined = [*filled[0]]
     for fact, straw in zip(kept, filled[1:], strict=True):
         joined += [*fact, *straw]
     return joined
+
+
+def shared(room: int, lengths: Sequence[int]) -> list[int]:
+    """`room` tokens in the shares of `lengths`."""
+    ends = [room * so_far // sum(lengths) for so_far in accumulate(lengths, initial=0)]
+    return [after - before for before, after in pairwise(ends)]
 
 
 def _of_length(hay: str, tokens: int, encode: Encode) -> list[int]:
@@ -88,29 +93,36 @@ def tokeniser(target: Target) -> Encode | None:
 
     Raises AnswerError, as what it returns does when called, where that cannot be read.
     """
+    return _route(target, lambda text: {"prompt": text, "add_special_tokens": False})
+
+
+def chat_tokeniser(target: Target) -> Encode | None:
+    """As `tokeniser`, of a chat whose one message is the text."""
+    return _route(target, lambda text: {"messages": [{"role": "user", "content": text}]})
+
+
+def _route(target: Target, form: Callable[[str], dict[str, Any]]) -> Encode | None:
     url = f"http://{target.host}:{target.port}/tokenize"
+
+    def ask(text: str) -> list[int]:
+        asked = msgspec.json.encode({"model": target.model} | form(text))
+        request = urllib.request.Request(url, asked, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            return _tokens(answer.read()).tokens
 
     def encode(text: str) -> list[int]:
         try:
-            return _asked(url, target.model, text)
+            return ask(text)
         except (OSError, HTTPException, msgspec.DecodeError) as error:
             raise AnswerError(
                 f"/tokenize cannot be read: {error}", place=url, remedy="is the server running?"
             ) from None
 
     try:
-        _asked(url, target.model, "a")
+        if not ask("a"):
+            return None  # a route of that name that expects other words
     except urllib.error.HTTPError:
         return None
     except (OSError, HTTPException, msgspec.DecodeError):
         encode("a")  # once more, and if that fails too, in words
     return encode
-
-
-def _asked(url: str, model: str, text: str) -> list[int]:
-    asked = {"model": model, "prompt": text, "add_special_tokens": False}
-    request = urllib.request.Request(
-        url, msgspec.json.encode(asked), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-        return _tokens(answer.read()).tokens

@@ -24,10 +24,21 @@ Form = Literal["text", "ids"]
 
 
 @dataclass(frozen=True, slots=True)
+class Words:
+    """What chat prompts of an exact length are made of: a text of so many words of `each`, joined
+    by `joint`, has as many tokens, and its chat template adds `frame`."""
+
+    each: tuple[str, ...]
+    joint: str
+    frame: int
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """Where load goes: one OpenAI-compatible server.
 
     `context` is the most tokens a prompt and its answer may have together, where it is known.
+    Of a chat `words` are known where its server can be asked how it tokenises.
     """
 
     host: str
@@ -37,6 +48,7 @@ class Target:
     context: int | None = None
     patience_s: float = PATIENCE_S
     form: Form = "text"
+    words: Words | None = None
 
 
 class Expected(msgspec.Struct, frozen=True):

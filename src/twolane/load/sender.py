@@ -37,7 +37,8 @@ def prepare(ask: Ask, target: Target, seed: int) -> Prepared:
     """Make the prompt and the bytes; a null ask has none."""
     if ask.role == "null":
         return Prepared(ask, b"")
-    return Prepared(ask, body.body_of(ask, target, prompts.of(ask, seed, target.form)))
+    prompt = prompts.of(ask, seed, target.form, target.words)
+    return Prepared(ask, body.body_of(ask, target, prompt))
 
 
 def _nobody(key: int, request: Request) -> None:

@@ -30,16 +30,23 @@ class SseParser:
         self._at_start = True
         self._between_events = False  # known to be, with nothing to remember
 
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """Payloads of the events that `chunk` completes, data lines joined by a line feed."""
+    def alone(self, chunk: bytes) -> bytes | None:
+        """The payload of `chunk` if it is exactly one event of one line, as nearly every read of a
+        token stream is, and follows a whole one; it then need not be fed."""
         if (
             self._between_events
             and chunk.find(b"\n") == len(chunk) - 2
             and chunk.startswith(b"data: ")
             and chunk.endswith(b"\n")
             and b"\r" not in chunk
-        ):  # exactly one event of one line, as nearly every read of a token stream is
-            return [chunk[6:-2]]
+        ):
+            return chunk[6:-2]
+        return None
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Payloads of the events that `chunk` completes, data lines joined by a line feed."""
+        if (payload := self.alone(chunk)) is not None:
+            return [payload]
         chunk = self._with_line_feeds(chunk)
         *lines, rest = chunk.split(b"\n")
         events: list[bytes] = []
