@@ -6,11 +6,11 @@ from pathlib import Path
 
 from tests.report.synthetic import ARMS, GRID, INTERFERENCE, make
 
-from twolane.analysis.answers import Answers, answers
+from twolane.analysis.answers import Answers, answers, busiest
 from twolane.analysis.confounds import confounds
 from twolane.analysis.points import measure
 from twolane.analysis.results import load
-from twolane.records import Code
+from twolane.records import Code, GridCell
 
 
 def of(folder: Path) -> Answers:
@@ -48,3 +48,12 @@ def test_nothing_measured_is_no_answer(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     found = of(tmp_path)
     assert found == Answers((), (), (), (), (), ())
+
+
+def test_costs_are_told_of_the_closed_loop_with_most_users() -> None:
+    few, many, later = (
+        GridCell(id=f"c{n} {p}", users=n, prompt=p, output=8, requests=n)
+        for n, p in ((1, 8), (64, 8), (64, 16))
+    )
+    assert busiest([few, many, later]) == many
+    assert busiest([]) is None

@@ -145,3 +145,20 @@ def test_whether_a_budget_alone_would_do() -> None:
     assert alone(nobody, cell, 100.0).missing == "a clean run of an aggregated arm"
     no_split = evidence(ARMS, points("copies", cell, GAP, [900.0]))
     assert alone(no_split, cell, 100.0).missing == "a clean run of a split"
+
+
+def test_the_better_of_two_arms_that_run_alike_is_no_rival() -> None:
+    cell, twin = CELLS[0], arm("again", 2048)
+    known = evidence(
+        [ARMS[0], twin, ARMS[2]],
+        points("copies", cell, GAP, [400, 401]),
+        points("again", cell, GAP, [300]),
+        points("pd", cell, GAP, [350, 450]),
+    )
+    assert best_rival(known, cell, ARMS[2]) == (ARMS[0], True)
+    spoilt = evidence(
+        [ARMS[0], twin, ARMS[2]],
+        points("copies", cell, GAP, [400], BUSY),
+        points("again", cell, GAP, [300]),
+    )
+    assert best_rival(spoilt, cell, ARMS[2]) == (twin, True)

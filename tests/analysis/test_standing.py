@@ -61,12 +61,12 @@ def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
         write_json(run.folder / "run.json", msgspec.structs.replace(run.meta, config=planned))
     assert said(folder) == ""
     shutil.rmtree(load(folder).of_arm("copies_256")[1].folder)
-    assert said(folder) == "Not here: 1 planned run (copies_256 in block 2)."
+    assert said(folder) == "Missing: copies_256 in block 2 (5 of 6 runs done)."
 
 
 def test_old_results_are_said_to_be_unsealed(tmp_path: Path) -> None:
     told = said(make(tmp_path / "old", sealed=False))
-    assert "Without a seal, as an older twolane left them: 3 of 3 runs" in told
+    assert "3 of 3 runs lack checksums, as an older twolane left them" in told
 
 
 def test_no_answer_at_all_is_exit_code_one(folder: Path) -> None:

@@ -36,7 +36,8 @@ def test_three_blocks_in_which_the_measures_disagree_have_no_leader(tmp_path: Pa
     )
     still = told.line("Still lost")
     assert re.match(
-        r"stalled for \d\S+ s in all during a prefill of \d", still.replace(NARROW, " ")
+        r"1 of 2 readers stalled; the worse for \d\S+ s \(the prompt took \d",
+        still.replace(NARROW, " "),
     )
     assert "less time stalled with one_long (" in still
     assert still.count("by verdict") == 2
@@ -141,4 +142,23 @@ def test_a_still_lower_figure_that_is_not_told_apart_is_named_too(
     stalled = losses.ahead(found, cell, "chopped")[0]
     assert (stalled.arm, stalled.told, stalled.lower) == ("one_long", True, ("split_1p1d", 0.0))
     said = losses.sentence(found, cell, "chopped")
-    assert re.search(r"with one_long \(.*?, by verdict; split_1p1d .*?, not told apart\)", said)
+    assert re.search(r"with one_long \(.*?, by verdict; split_1p1d .*?, cannot tell\)", said)
+
+
+def test_what_null_runs_show_too_decides_nothing(tmp_path: Path) -> None:
+    """Tokens lost that the blocks tell apart, by less than the null runs are off: also below 0."""
+    found = facts(tmp_path / "r", (CHOPPED, LONG), blocks=3)
+    cell = found.interference
+    assert cell is not None
+    assert [(one.metric, one.told) for one in losses.ahead(found, cell, "chopped")] == [
+        (STALLED, True), (LOST, True)
+    ]  # fmt: skip
+    nulls = found.points(cell, LOST.floor)
+    found._points[cell.id, LOST.floor] = [
+        dataclasses.replace(p, value=-160.0 if (p.arm, p.block) == ("one_long", 1) else 0.0)
+        for p in nulls
+    ]
+    assert found.unsure(cell, LOST.floor, "one_long") == 160.0
+    told = losses.ahead(found, cell, "chopped")
+    assert [(one.metric, one.told) for one in told] == [(STALLED, True), (LOST, False)]
+    assert losses.within_null(found, cell, LOST, found.figure(cell, LOST.key, "one_long"))

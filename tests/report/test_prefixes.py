@@ -65,8 +65,8 @@ def test_the_answer_in_words_names_budgets_up_to_prefixes(tmp_path: Path) -> Non
     facts = Facts(load(make(tmp_path / "r", budgets=(1024, 8192, 32768))))
     (found,) = [one for one in answers(facts) if one.id == "prefix"]
     assert found.answer.startswith(
-        "Under 100 ms: budget 8,192 up to 16,384; budget 1,024 up to 131,072. Under 250 ms: "
-        "budget 8,192 up to 131,072."
+        "Under 100 ms: prefix up to 16,384: budget 8,192; prefix up to 131,072: budget 1,024. "
+        "Under 250 ms: prefix up to 131,072: budget 8,192."
     )
     assert found.state in ("answered", "partly answered")
 

@@ -71,7 +71,7 @@ def answers(
     known = evidence(results, measured, differences, margin)
     cells: list[AnyCell] = list({one.cell.id: one.cell for one in measured}.values())
     shots = [cell for cell in cells if isinstance(cell, InterferenceCell)]
-    grid = next((cell for cell in cells if isinstance(cell, GridCell)), None)
+    grid = busiest(cells)
     return Answers(
         frontiers=tuple(Frontier(c, tuple(frontier(known, c, grid))) for c in shots),
         limits=tuple(budget_limits(known, cells)),
@@ -80,6 +80,12 @@ def answers(
         costs=tuple(cost for c in shots for cost in costs(known, c, grid)),
         capacities=tuple(_capacities(attained(results, measured) if met is None else met, known)),
     )
+
+
+def busiest(cells: Iterable[AnyCell]) -> GridCell | None:
+    """The closed loop with most users, the first of several: what a layout costs is told there."""
+    grids = [cell for cell in cells if isinstance(cell, GridCell)]
+    return max(grids, key=lambda cell: cell.users, default=None)
 
 
 Key = tuple[str, str, str]

@@ -117,12 +117,9 @@ def _paid(found: Comparison) -> tuple[Outcome, Comparison, bool]:
 
 def best_rival(evidence: Evidence, cell: AnyCell, split: Arm) -> tuple[Arm | None, bool]:
     """The aggregated arm with the shortest clean pause, on as many devices where there is one;
-    whether it is on as many."""
-    pauses = [
-        (one.middle or 0.0, arm)
-        for arm in evidence.aggregated
-        if (one := evidence.seen(arm, cell, GAP)).clean
-    ]
+    whether it is on as many. Of arms that run alike the first: the better of two is luck."""
+    clean = [arm for arm in evidence.aggregated if evidence.seen(arm, cell, GAP).clean]
+    pauses = [(evidence.seen(arm, cell, GAP).middle or 0.0, arm) for arm in evidence.once(clean)]
     equal = [(gap, arm) for gap, arm in pauses if arm.devices == split.devices]
     chosen = min(equal or pauses, key=lambda one: (one[0], one[1].name), default=None)
     return (chosen[1] if chosen else None), bool(equal)
@@ -236,10 +233,7 @@ def alone(evidence: Evidence, cell: InterferenceCell, limit_ms: float) -> Alone:
     gaps = {arm.name: evidence.seen(arm, cell, GAP) for arm in evidence.arms.values()}
     aggregated = [arm for arm in evidence.aggregated if gaps[arm.name].clean]
     keep = [arm for arm in aggregated if (gaps[arm.name].worst or 0.0) <= limit_ms]
-    kept = {arm.name for arm in keep}
-    twins = {b for a, b in evidence.alike if a in kept}
-    firsts = [arm for arm in keep if arm.name not in twins]
-    best = min(firsts, key=lambda arm: _first_token(evidence, cell, arm), default=None)
+    best = min(evidence.once(keep), key=lambda arm: _first_token(evidence, cell, arm), default=None)
     splits = [gaps[arm.name] for arm in evidence.splits if gaps[arm.name].clean]
     split = min(splits, key=lambda one: one.worst or 0.0, default=None)
     outcome, missing = _enough(aggregated, best, split, limit_ms)

@@ -58,6 +58,13 @@ class Evidence:
         """Pairs of arms that are an A/A."""
         return alike(self.arms.values())
 
+    def once(self, arms: Iterable[Arm]) -> list[Arm]:
+        """Of arms that run alike (A/A) the first alone: the other is there for the noise."""
+        some = list(arms)
+        names = {arm.name for arm in some}
+        twins = {b for a, b in self.alike if a in names}
+        return [arm for arm in some if arm.name not in twins]
+
     @property
     def aggregated(self) -> list[Arm]:
         return [arm for arm in self.arms.values() if not arm.split]

@@ -109,6 +109,18 @@ def victims(requests: Iterable[Request]) -> list[Victim]:
     return found if hit_s is None else [_as_long(v, hit_s) if v.null else v for v in found]
 
 
+def stalled_readers(found: Iterable[Victim]) -> tuple[int, int] | None:
+    """How many readers stalled of how many, in the median shot; None where no shot was fired."""
+    shots: dict[int, list[bool]] = {}
+    for one in found:
+        if not one.null:
+            shots.setdefault(one.request.shot, []).append(one.stalls.count > 0)
+    if not shots:
+        return None
+    middle = median(float(sum(some)) for some in shots.values())
+    return round(middle or 0.0), max(map(len, shots.values()))
+
+
 def _as_long(null: Victim, hit_s: float) -> Victim:
     slept_s = seconds_of(null.phases.hit)
     return replace(null, tokens_lost=null.tokens_lost * hit_s / slept_s) if slept_s else null

@@ -167,11 +167,13 @@ class Results:
 
     @cached_property
     def absent(self) -> tuple[tuple[str, int], ...]:
-        """Runs that were planned and are not here, as arm and block, of arms that are."""
+        """Runs that are not here, as arm and block, of arms that are: of blocks that were planned
+        for the arm, or that another arm has."""
         mine = [run for run in self.runs if run.label is None]
         planned = {(arm, block) for run in mine for arm in _planned(run) for block in _blocks(run)}
         held = {(run.arm, run.block) for run in mine}
         arms = {arm for arm, _ in held}
+        planned |= {(arm, block) for arm in arms for _, block in held}
         return tuple(sorted((one for one in planned - held if one[0] in arms), key=_by_block))
 
     @cached_property

@@ -44,7 +44,9 @@ def _absent(results: Results) -> str:
         return ""
     some = ", ".join(f"{arm} in block {block + 1}" for arm, block in results.absent[:_NAMED])
     more = " ..." if len(results.absent) > _NAMED else ""
-    return f"Not here: {_count(len(results.absent), 'planned run')} ({some}{more})."
+    mine = len({(run.arm, run.block) for run in results.runs if run.label is None})
+    done = f"{mine} of {_count(mine + len(results.absent), 'run')} done"
+    return f"Missing: {some}{more} ({done})."
 
 
 def _damaged(measured: Iterable[Measured]) -> str:
@@ -59,9 +61,8 @@ def _unsealed(results: Results) -> str:
     if not results.unsealed:
         return ""
     return (
-        f"Without a seal, as an older twolane left them: {len(results.unsealed)} of "
-        f"{_count(len(results.runs), 'run')}; lines that were doubled, lost or edited since would "
-        "not be seen."
+        f"{len(results.unsealed)} of {_count(len(results.runs), 'run')} lack checksums, as an "
+        "older twolane left them; lines doubled, lost or edited since would go unseen."
     )
 
 

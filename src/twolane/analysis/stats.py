@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from twolane.analysis.interference import Phases, Victim, phases, recovery_s, victims
+from twolane.analysis.interference import (
+    Phases,
+    Victim,
+    phases,
+    recovery_s,
+    stalled_readers,
+    victims,
+)
 from twolane.analysis.measures import (
     PERCENTILE_FLOORS,
     Gap,
@@ -71,6 +78,7 @@ __all__ = [
     "recovery_s",
     "seconds_of",
     "stall_threshold_ns",
+    "stalled_readers",
     "stalls",
     "summarise",
     "throughput_tok_s",

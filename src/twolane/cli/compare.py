@@ -16,7 +16,7 @@ from twolane.comparison import Compared, Row
 from twolane.report import answers_prefix, left_out
 from twolane.report.answer import listed
 from twolane.report.facts import Figure
-from twolane.report.metrics import change, number, span, unit_for
+from twolane.report.metrics import number, ratio, unit_for
 
 MODEL = "model"  # as the confounds call it
 
@@ -152,11 +152,11 @@ def _told(one: Comparison | None, row: Row, *, several: bool) -> str:
     beside = f" [against {one.b}]" if several else ""
     if one.ratio is None:
         return f"{words}{beside}"
-    ratio = change(one.ratio, row.metric.less)
+    times = ratio(one.ratio)
     between = ""
     if one.low is not None and one.high is not None:
-        between = f" ({' to '.join(span(one.ratio, one.low, one.high))})"
-    return f"{ratio}{between}, {words}{beside}"
+        between = f" ({ratio(one.low)[:-1]} to {ratio(one.high)[:-1]})"
+    return f"{times}{between}, {words}{beside}"
 
 
 def _undeclared(compared: Compared) -> list[str]:

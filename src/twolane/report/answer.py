@@ -15,7 +15,7 @@ from twolane.report.metrics import ratio
 
 State = Literal["answered", "partly answered", "bounded only", "indicative", "cannot tell"]
 Grade = Literal["exact", "bound", "unknown"]
-"""How well one place of an answer is known: a bound is `32 or more`, `none down to 256`."""
+"""How well one place of an answer is known: a bound is `32 or more`, `none measured`."""
 Rows = tuple[tuple[str, ...], ...]
 NOTHING = "\N{EN DASH}"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from twolane.analysis.crossover import LENGTH
 from twolane.report.answer import Answer
 from twolane.report.answers_budget import alone, budget
 from twolane.report.answers_prefix import prefix
@@ -21,7 +22,7 @@ def answers(facts: Facts) -> list[Answer]:
     found = facts.answers
     told = [budget(facts, found.limits), prefix(facts), alone(found.alone)]
     if found.crossovers:
-        told += [pays(one) for one in found.crossovers]
+        told += [pays(one) for one in found.crossovers if one.marks or one.by == LENGTH]
         told.append(costs(facts, found.costs))
     told.append(users(facts, found.capacities))
     return [one for one in told if one is not None]
@@ -38,7 +39,7 @@ def _lines(one: Answer) -> str:
 
 
 def section(facts: Facts) -> Markup | None:
-    """One card a question: state, sentence and table (one of the two closed), what is missing."""
+    """One card a question: state, what is missing, and a table, or a sentence over a closed one."""
     cards = [_card(one) for one in answers(facts)]
     return el("div", cards, class_="answers") if cards else None
 
@@ -61,12 +62,12 @@ def _card(one: Answer) -> Markup:
 
 
 def _told(one: Answer) -> Markup:
-    """The sentence over its closed table, or the other way round where a table reads better."""
+    """The sentence over its closed table, or the table alone where it reads better."""
     words = el("p", one.answer)
     if not one.rows:
         return words
     caption = f"{one.question} In numbers"
     inside = scroll(table(one.head, one.rows, caption=caption, class_="cards"), caption)
     if one.tabled:
-        return join(inside, details("In words", words, class_="data"))
+        return inside
     return join(words, details("In numbers", inside, class_="data"))

@@ -9,7 +9,7 @@ from twolane.analysis.crossover import Alone
 from twolane.analysis.evidence import Seen
 from twolane.analysis.frontier import GAP_LIMITS_MS, BudgetLimit
 from twolane.records import InterferenceCell
-from twolane.report.answer import NOTHING, Answer, Grade, graded, grouped, lacking
+from twolane.report.answer import NOTHING, Answer, Grade, graded, grouped, lacking, listed
 from twolane.report.facts import Facts, layout
 from twolane.report.metrics import spoken
 
@@ -41,7 +41,7 @@ def budget(facts: Facts, limits: Sequence[BudgetLimit]) -> Answer | None:
         question,
         " ".join(parts),
         graded([_grade(one) for one in limits], all(one.runs > 1 for one in known)),
-        lacking(one.missing for one in limits),
+        _missing(limits),
         (
             "prompt, tokens",
             "layout",
@@ -51,6 +51,20 @@ def budget(facts: Facts, limits: Sequence[BudgetLimit]) -> Answer | None:
         ),
         tuple(_budget_row(one, names, readers[one.victims]) for one in limits),
         tabled=True,
+    )
+
+
+def _missing(limits: Sequence[BudgetLimit]) -> str:
+    """What is missing; for which prompts, where that differs."""
+    by_words: dict[str, dict[int, None]] = {}
+    for one in limits:
+        if one.missing:
+            by_words.setdefault(one.missing, {})[one.prompt] = None
+    if len(by_words) < 2:
+        return lacking(by_words)
+    return "; ".join(
+        f"for {listed([f'{prompt:,}' for prompt in prompts])} tokens {words}"
+        for words, prompts in by_words.items()
     )
 
 
@@ -95,8 +109,14 @@ def _held(one: BudgetLimit) -> str:
         near = f" (about {_round(one.estimate)} by a straight line)" if one.estimate else ""
         return f"budget {one.held:,}, not {one.exceeded:,}{near}"
     if one.outcome == "none measured":
-        return f"none measured down to {one.exceeded:,}"
-    return "no static budget at all" if one.outcome == "none would" else "cannot tell"
+        gap = dict(one.gaps_ms).get(one.exceeded or 0)
+        already = f" ({one.exceeded:,} already gives {spoken(gap, 'ms')})" if gap else ""
+        return f"none measured{already}"
+    if one.outcome != "none would":
+        return "cannot tell"
+    if one.floor_ms is None:
+        return "none"
+    return f"none: about {spoken(one.floor_ms, 'ms')} however small the budget (extrapolated)"
 
 
 def _round(value: float) -> str:
@@ -105,15 +125,13 @@ def _round(value: float) -> str:
 
 
 def _budget_row(one: BudgetLimit, names: dict[str, str], readers: str) -> tuple[str, ...]:
-    floor = f": {spoken(one.floor_ms, 'ms')} would be left, by a straight line"
-    why = floor if one.outcome == "none would" else ""
     gaps = [f"{budget:,}: {spoken(gap, 'ms')}" for budget, gap in one.gaps_ms]
     coded = [f"{budget:,}: coded" for budget in one.coded]
     return (
         _beside(one.prompt, readers),
         names.get(one.layout, one.layout),
-        f"{one.limit_ms:g} ms",
-        _held(one) + why,
+        spoken(one.limit_ms, "ms"),
+        _held(one),
         ", ".join([*gaps, *coded]) or NOTHING,
     )
 
@@ -142,7 +160,7 @@ def alone(found: Sequence[Alone]) -> Answer | None:
         tuple(
             (
                 _beside(one.cell.prompt, readers[one.cell.victims]),
-                f"{one.limit_ms:g} ms",
+                spoken(one.limit_ms, "ms"),
                 _enough(one),
                 _pauses(one.gap),
                 _pauses(one.split),

@@ -74,7 +74,7 @@ def _bands(one: Prefixes, limit_ms: float) -> str:
     """Neighbouring bands with the same answer told as one."""
     mine = [held for held in one.grid if held.limit_ms == limit_ms]
     runs = [(words, list(some)) for words, some in groupby(mine, key=_words)]
-    return "; ".join(f"{words} up to {some[-1].prefix:,}" for words, some in runs)
+    return "; ".join(f"prefix up to {some[-1].prefix:,}: {words}" for words, some in runs)
 
 
 def _words(one: Held) -> str:

@@ -2,50 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from twolane.analysis.compare import Comparison
+from twolane.analysis.compare import Comparison, Outcome
 from twolane.analysis.crossover import LENGTH, Cost, Crossover, Mark
-from twolane.report.answer import NOTHING, Answer, blocks, interval, lacking, listed, state
-from twolane.report.facts import Facts
+from twolane.report.answer import (
+    NOTHING,
+    Answer,
+    Grade,
+    State,
+    blocks,
+    first_up,
+    graded,
+    interval,
+    lacking,
+    listed,
+    state,
+)
+from twolane.report.facts import Facts, users_of
 from twolane.report.metrics import change, ratio, span
 
 
 def pays(found: Crossover) -> Answer:
     place = "prompt length" if found.by == LENGTH else "share of long prompts"
-    known = [mark for mark in found.marks if mark.outcome != "cannot tell"]
-    decided = found.start is not None or (bool(known) and known[-1] is found.marks[-1])
     beside = f"{found.readers} reader{'s' * (found.readers != 1)}" if found.readers else ""
     return Answer(
         "-".join(["pays", place.partition(" ")[0], found.split, *beside.split()[:1]]),
         f"From which {place} does {found.split} pay{f' beside {beside}' if beside else ''}?",
-        _from(found, known),
-        state(decided, found.sure),
+        _from(found),
+        graded([_grade(found, mark) for mark in found.marks], found.sure),
         found.missing,
         (place, "against", "pause, times the rival\u2019s", "it"),
         tuple(_mark(found, mark) for mark in found.marks),
     )
 
 
-def _from(found: Crossover, known: Sequence[Mark]) -> str:
+def _grade(found: Crossover, mark: Mark) -> Grade:
+    """A place is a bound where no shorter (or longer) one says where it changes."""
+    if mark.outcome == "cannot tell":
+        return "unknown"
+    both = {one.outcome for one in found.marks} >= {"pays", "does not pay"}
+    return "exact" if both else "bound"
+
+
+def _from(found: Crossover) -> str:
     if not found.marks:
         return "Cannot tell."
-    least, most = (_at(found, mark.at) for mark in (found.marks[0], found.marks[-1]))
-    if found.start is not None:
-        start = _at(found, found.start)
-        if found.before is None:
-            alone = "the only one measured" if least == most else "the smallest measured"
-            return f"From {start} at the latest, {alone}; {_lead(found)}."
-        before = next(mark for mark in found.marks if mark.at == found.before)
-        if before.outcome == "cannot tell":
-            open_ = f"at {_at(found, before.at)} it cannot be told"
-            return f"From {start} at the latest ({open_}); {_lead(found)}."
-        return f"Between {_at(found, found.before)} and {start}; {_lead(found)}."
-    if known and known[-1] is found.marks[-1]:
-        where = least if least == most else f"{least} to {most}"
-        return f"At none that was measured ({where}): a shorter pause is not to be had there."
-    unknown = [_at(found, m.at) for m in found.marks if m.outcome == "cannot tell"]
-    return f"Cannot tell at {listed(unknown)}."
+    by_outcome: dict[str, list[str]] = {}
+    for mark in found.marks:
+        by_outcome.setdefault(mark.outcome, []).append(_at(found, mark.at))
+    parts = [
+        f"{words} at {listed(by_outcome[words])}" for words in _OUTCOMES if words in by_outcome
+    ]
+    if found.start is None:
+        return f"{first_up('; '.join(parts))}."
+    start = _at(found, found.start)
+    if len(by_outcome) == 1:
+        alone = "the only one measured" if len(found.marks) == 1 else "the smallest measured"
+        return f"From {start} at the latest, {alone}; {_lead(found)}."
+    before = next(mark for mark in found.marks if mark.at == found.before)
+    if before.outcome == "does not pay":
+        between = f"Between {_at(found, before.at)} and {start}"
+    else:
+        between = f"From {start} at the latest (cannot tell at {_at(found, before.at)})"
+    return f"{between}; {_lead(found)}."
+
+
+_OUTCOMES = ("pays", "does not pay", "cannot tell")
 
 
 def _lead(found: Crossover) -> str:
@@ -73,23 +96,20 @@ def costs(facts: Facts, found: Sequence[Cost]) -> Answer:
         return Answer("costs", question, "Cannot tell.", "cannot tell", missing)
     cell = facts.interference
     first = next((one for one in found if one.cell == cell), found[0])
-    every = [c for one in found for c in (one.long_ttft, one.short_ttft, one.throughput) if c]
     devices = f"{first.arm.devices} devices against {first.rival.devices}"
     return Answer(
         "costs",
         question,
-        f"At {first.cell.prompt:,} tokens, against {first.rival.name}: {devices}, {_cost(first)}.",
-        state(
-            bool(every) and all(c.outcome != "cannot tell" for c in every),
-            all(c.outcome != "indicative" for c in every),
-        ),
+        f"At {first.cell.prompt:,} tokens, against {first.rival.name} ({devices}): "
+        f"{_cost(facts, first)}.",
+        _state(first),
         lacking(_lack(one) for one in found),
         (
             "prompt, tokens",
             "against",
             "devices",
             "first token of it",
-            "of a short one",
+            f"of a short one{users_of(facts.grid)}",
             "throughput",
         ),
         tuple(
@@ -106,13 +126,36 @@ def costs(facts: Facts, found: Sequence[Cost]) -> Answer:
     )
 
 
-def _cost(one: Cost) -> str:
-    told = (
+def _state(one: Cost) -> State:
+    every = [c for c in (one.long_ttft, one.short_ttft, one.throughput) if c]
+    known = [c for c in every if c.outcome != "cannot tell"]
+    if known and len(known) < len(every):
+        return "partly answered"
+    return state(bool(known), all(c.outcome != "indicative" for c in known))
+
+
+_JUDGED: Mapping[Outcome, str] = {
+    "A better": "better",
+    "B better": "worse",
+    "equal": "equal",
+    "cannot tell": "cannot tell",
+    "indicative": "one block",
+}
+_RANK = ("B better", "A better", "equal", "indicative", "cannot tell")
+
+
+def _cost(facts: Facts, one: Cost) -> str:
+    """What is proven first, and of that what is worse."""
+    told = [
         ("the long prompt\u2019s first token", one.long_ttft),
-        ("a short prompt\u2019s first token", one.short_ttft),
+        (f"the first token of short prompts{users_of(facts.grid)}", one.short_ttft),
         ("throughput", one.throughput),
-    )
-    return listed([f"{words} {_told(found)}" for words, found in told])
+    ]
+    known = [(words, found) for words, found in told if found is not None]
+    known.sort(key=lambda pair: _RANK.index(pair[1].outcome))
+    parts = [f"{words} {_told(found)}, {_JUDGED[found.outcome]}" for words, found in known]
+    parts += [f"{words} not known" for words, found in told if found is None]
+    return "; ".join(parts)
 
 
 def _told(found: Comparison | None) -> str:

@@ -79,16 +79,16 @@ def _level(slo: Slo) -> str:
 
 
 def _per_device(one: Capacity) -> str:
-    """`32`, `32 or more`, `none down to 1`, `cannot tell`; in all where devices are not known."""
+    """`32`, `32 or more`, `not even 1`, `cannot tell`; in all where devices are not known."""
     if one.users is None:
         return "cannot tell"
     if one.per_device is None:
         more = "" if one.beyond is not None else " or more"
-        users = f"{one.users:,}{more}" if one.users else f"none down to {one.levels[0][0]:,}"
+        users = f"{one.users:,}{more}" if one.users else f"not even {one.levels[0][0]:,}"
         return f"{users} in all (devices not known)"
     if one.users == 0:
         smallest = one.levels[0][0] / one.arm.devices
-        return f"none down to {number(smallest, decimals=0 if smallest == int(smallest) else 1)}"
+        return f"not even {number(smallest, decimals=0 if smallest == int(smallest) else 1)}"
     whole = one.per_device == int(one.per_device)
     text = number(one.per_device, decimals=0 if whole else 1)
     return text if one.beyond is not None else f"{text} or more"

@@ -24,7 +24,7 @@ CODES: Final[Mapping[str, str]] = {
 
 REMEDIES: Final[Mapping[str, str]] = {
     "INFLIGHT": "look for a limit on connections or on requests in the client or the router",
-    "LITTLE": "make the cell longer: its start and end are too much of it",
+    "LITTLE": "the cell needs more waves, n of at least 4 times its users",
     "CACHE": "see that nobody else uses the engines, and that caches are emptied between cells",
     "RESET": "start the engines with VLLM_SERVER_DEV_MODE=1, or the cell anew",
     "DEGENERATE": "read the engines' logs with `twolane diagnose`: the KV did not come over",
@@ -37,6 +37,9 @@ REMEDIES: Final[Mapping[str, str]] = {
     "UNSTEADY": "warm up longer, or make the window longer",
     "DAMAGED": "take the files from where they were copied, or: {again}",
 }
+
+
+LITTLE: Final = "LITTLE"  # the one code that measuring again does not cure
 
 
 def remedy(code: str, again: str) -> str:

@@ -6,7 +6,8 @@ has the better throughput. With fewer than two such arms, where a code is the re
 answer. It says "Run" only where every other arm without a code can be told from the chosen one; one
 block is indicative, and what blocks do not settle it cannot tell. Of equal arms (A/A) the first
 alone is asked. Where time stalled or tokens lost are better with another arm, the first words say
-so; where by verdict, nobody leads. Under the decision stand three lines at most.
+so; where by verdict, or where blocks overlap or cells disagree, nobody leads. What it costs is held
+against the best arm of the other layout, since that is what one chooses between.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Final, Literal
 
 from twolane.analysis.compare import Comparison
 from twolane.records import AnyCell, InterferenceCell
-from twolane.report import again, codes, losses, unproven
+from twolane.report import again, codes, losses, transfers, unproven
 from twolane.report.answer import listed
-from twolane.report.facts import Facts, Figure
+from twolane.report.facts import Facts, Figure, floor_range, users_of
 from twolane.report.metrics import GRID, INTERFERENCE, Metric, spoken
 
 NEAR: Final = 1.25
@@ -79,15 +80,103 @@ def decide(facts: Facts, cell: InterferenceCell) -> Decision:
         return _spoiled(facts, spoiled, alone) if spoiled else Decision("", arm=alone)
     clean = _once(facts, clean)
     chosen, rival, why = _choice(facts, cell, clean[0], clean[1])
-    strength, headline, doubts = _opening(
-        facts, cell, chosen, [one for one in clean if one is not chosen]
-    )
+    others = [one for one in clean if one is not chosen]
+    strength, headline, doubts = _opening(facts, cell, chosen, others)
+    if strength == "open" and (against := _undecided(facts, cell, chosen, others)):
+        why = against
+    else:
+        why = "; ".join(filter(None, (why, *_also(facts, cell, chosen, rival, others))))
     unjudged = " and ".join(one.arm for one in spoiled)
     rest = f"; {unjudged} could not be judged" if unjudged else ""
-    last = Line("To settle it", doubts) if doubts else _costs(facts, cell, chosen.arm, rival.arm)
-    still = losses.sentence(facts, cell, chosen.arm)
-    lines = [Line(PAUSE, why), *([Line(STILL, still)] if still else []), last]
-    return Decision(headline + rest, tuple(lines), strength, chosen.arm, rival.arm)
+    other = _alternative(facts, chosen, others)
+    told = (
+        Line(PAUSE, why),
+        Line("KV transfer", transfers.cause(facts, cell)),
+        Line(STILL, losses.sentence(facts, cell, chosen.arm, other)),
+        _costs(facts, cell, chosen.arm, other),
+        Line("To settle it", doubts),
+    )
+    lines = tuple(line for line in told if line.words)
+    return Decision(headline + rest, lines, strength, chosen.arm, rival.arm)
+
+
+def _alternative(facts: Facts, chosen: Figure, others: Sequence[Figure]) -> str:
+    """The arm of the other layout with the shortest worst pause, else of the same one."""
+    split = facts.layouts[chosen.arm].split
+    other = [one for one in others if facts.layouts[one.arm].split != split]
+    return min(other or others, key=_value).arm
+
+
+def _also(
+    facts: Facts, cell: InterferenceCell, chosen: Figure, rival: Figure, others: Sequence[Figure]
+) -> tuple[str, str]:
+    """The other layout's pause, where the next best is of the same; and what would do as well."""
+    other = _alternative(facts, chosen, others)
+    seen = [facts.figure(cell, WORST.key, arm).value for arm in facts.arms]
+    pause = spoken(facts.figure(cell, WORST.key, other).value, WORST.unit, beside=seen)
+    return (
+        "" if other == rival.arm else f"{pause} with {other}",
+        _enough(facts, cell, chosen.arm),
+    )
+
+
+def _enough(facts: Facts, cell: InterferenceCell, chosen: str) -> str:
+    """What would do without the split that was chosen, where a longer pause is no matter."""
+    mine = (one for one in facts.answers.alone if one.cell == cell)
+    found = next((one for one in mine if one.arm is not None and one.arm.name != chosen), None)
+    if found is None or found.arm is None or not facts.layouts[chosen].split:
+        return ""
+    return f"if {found.limit_ms:g} ms will do, so will {found.arm.name}"
+
+
+def _undecided(
+    facts: Facts, cell: InterferenceCell, chosen: Figure, others: Sequence[Figure]
+) -> str:
+    """The blocks' own pauses, where the chosen arm's are among those of an arm that is not told
+    from it, or another cell has it the other way round; else empty."""
+    found = [one for one in others if _unsettled(facts.versus(cell, WORST, chosen.arm, one.arm))]
+    rival = min(found, key=_value, default=None)
+    if rival is None:
+        return ""
+    mine, theirs = (_clean(facts, cell, one.arm) for one in (chosen, rival))
+    other = [
+        where
+        for c in _other_cells(facts, cell)
+        if (where := _reversed(facts, c, chosen.arm, rival.arm))
+    ]
+    if max(mine) < min(theirs) and not other:
+        return ""
+    seen = [*mine, *theirs]
+    blocks = [
+        f"{listed([spoken(value, WORST.unit, beside=seen) for value in values])} with {arm}"
+        for values, arm in ((mine, chosen.arm), (theirs, rival.arm))
+    ]
+    where = f"; the other way round {listed(other[: _MANY - 1])}" if other else ""
+    return f"by block, {', '.join(blocks)}{where}"
+
+
+def _clean(facts: Facts, cell: AnyCell, arm: str) -> list[float]:
+    points = sorted(facts.points(cell, WORST.key), key=lambda p: p.block)
+    return [p.value for p in points if p.arm == arm and not p.codes and p.value is not None]
+
+
+def _other_cells(facts: Facts, cell: InterferenceCell) -> list[InterferenceCell]:
+    return [one for one in facts.cells if isinstance(one, InterferenceCell) and one != cell]
+
+
+def _reversed(facts: Facts, cell: InterferenceCell, arm: str, rival: str) -> str:
+    """Where it is, if the rival's pause is the shorter one there."""
+    mine, theirs = (facts.figure(cell, WORST.key, one) for one in (arm, rival))
+    if mine.excluded or theirs.excluded or _value(mine) <= _value(theirs) or not theirs.value:
+        return ""
+    asked = facts.interference
+    if asked is not None and cell.victims != asked.victims:
+        return f"beside {cell.victims} reader{'s' * (cell.victims != 1)}"
+    return f"at {cell.prompt:,} tokens"
+
+
+def _unsettled(found: Comparison) -> bool:
+    return found.outcome in ("cannot tell", "indicative")
 
 
 def _spoiled(facts: Facts, spoiled: Sequence[Figure], alone: str | None) -> Decision:
@@ -139,7 +228,7 @@ def _opening(
     if not _shortest(chosen, others):
         alone = "" if strength == "open" else " if only worst pause and throughput count"
     elif strength == "open":
-        alone = " by the worst pause alone"
+        alone = "" if headline.startswith("No winner") else " by the worst pause alone"
     return strength, headline + alone * bool(against), doubts
 
 
@@ -150,9 +239,15 @@ def _pauses(
     if facts.blocks == 1:
         return "indicative", f"Indicative, from one block: run {chosen.arm}", ""
     found = [facts.versus(cell, WORST, chosen.arm, other.arm) for other in others]
-    unsettled = [one for one in found if one.outcome in ("cannot tell", "indicative")]
+    unsettled = [one for one in found if _unsettled(one)]
     if not unsettled:
         return "settled", f"Run {chosen.arm}", ""
+    if isinstance(cell, InterferenceCell) and _undecided(facts, cell, chosen, others):
+        rival = min((one for one in others if one.arm in {c.b for c in unsettled}), key=_value)
+        both = [_value(chosen), _value(rival)]
+        mine, theirs = (spoken(value, WORST.unit, beside=both) for value in both)
+        told = f"{mine} with {chosen.arm} against {theirs} with {rival.arm}"
+        return "open", f"No winner yet: {told} is within the noise", _doubts(unsettled)
     leads = f"So far {chosen.arm} leads"
     if not _shortest(chosen, others):
         leads += ", as good as the shortest worst pause and with the better throughput"
@@ -197,26 +292,29 @@ def _choice(
     short, long = (spoken(one.value, WORST.unit, beside=seen) for one in (best, following))
     near = _value(following) <= NEAR * _value(best)
     if not (near or within_null(facts, cell, following)) or not _faster(facts, following, best):
-        return best, following, f"{short}, the shortest; {long} with {following.arm}"
+        what = "the shortest"
+        if within_null(facts, cell, best):
+            what = f"about what the machine adds with no prompt ({floor_range(facts, cell, NULL)})"
+        return best, following, f"{short}, {what}; {long} with {following.arm}"
     like = f"within {NEAR:g} times" if near else "no more than its own null run shows, like"
     why = f"{long}, {like} the shortest ({short} with {best.arm})"
     return following, best, f"{why}, and the better throughput"
 
 
 def _faster(facts: Facts, one: Figure, other: Figure) -> bool:
-    """Whether the blocks say so; with one block, whether it is more than the margin."""
+    """Whether the blocks say so; in a campaign of one, whether it is more than the margin."""
     if facts.grid is None:
         return False
     found = facts.versus(facts.grid, THROUGHPUT, one.arm, other.arm)
     if found.outcome == "indicative":
-        return found.ratio is not None and found.ratio > 1 + facts.margin
+        return facts.blocks == 1 and found.ratio is not None and found.ratio > 1 + facts.margin
     return found.outcome == "A better"
 
 
 def _costs(facts: Facts, cell: InterferenceCell, arm: str, rival: str) -> Line:
     asked = (
         (cell, LONG_TTFT, "first token of the long prompt"),
-        (facts.grid, SHORT_TTFT, "short prompts"),
+        (facts.grid, SHORT_TTFT, f"short prompts{users_of(facts.grid)}"),
         (facts.grid, THROUGHPUT, "throughput"),
     )
     worse: list[str] = []
@@ -226,17 +324,33 @@ def _costs(facts: Facts, cell: InterferenceCell, arm: str, rival: str) -> Line:
         ratio = _ratio(facts, where, metric, arm, rival)
         if where is None or ratio is None:
             continue
-        if facts.versus(where, metric, arm, rival).outcome == "cannot tell":
-            unknown.append(words)
+        outcome = facts.versus(where, metric, arm, rival).outcome
+        told = f"{words} ({_both(facts, where, metric, arm, rival)}{_once_only(facts, outcome)})"
+        if outcome == "cannot tell":
+            unknown.append(told)
         elif abs(ratio - 1) > facts.margin:
             bad = (ratio > 1) == metric.lower_is_better
-            both = (_figure(facts, where, metric, one) for one in (arm, rival))
-            (worse if bad else better).append(f"{words} ({' against '.join(both)})")
+            (worse if bad else better).append(told)
     return _weighed(worse, better, unknown, rival)
 
 
-def _figure(facts: Facts, cell: AnyCell, metric: Metric, arm: str) -> str:
-    return spoken(facts.figure(cell, metric.key, arm).value, metric.unit)
+def _once_only(facts: Facts, outcome: str) -> str:
+    return ", one block" if outcome == "indicative" and facts.blocks > 1 else ""
+
+
+def _both(facts: Facts, cell: AnyCell, metric: Metric, arm: str, rival: str) -> str:
+    """Both figures; beside them the best of the rival's layout, where that is another arm's."""
+    split = facts.layouts[rival].split
+    like = [one for one in losses.distinct(facts, facts.arms) if facts.layouts[one].split == split]
+    seen = {one: facts.figure(cell, metric.key, one) for one in (arm, *like, rival)}
+    clean = {one: f.value for one, f in seen.items() if f.value is not None and not f.excluded}
+    mine, theirs = (spoken(clean[one], metric.unit, beside=clean.values()) for one in (arm, rival))
+    best = (min if metric.lower_is_better else max)(
+        (one for one in clean if one != arm), key=clean.__getitem__
+    )
+    better = clean[best] != clean[rival] and abs(clean[best] / clean[rival] - 1) > facts.margin
+    also = f"; {spoken(clean[best], metric.unit, beside=clean.values())} with {best}"
+    return f"{mine} against {theirs}{also if better else ''}"
 
 
 def _weighed(
@@ -246,7 +360,7 @@ def _weighed(
     if better:
         parts.append(f"{'gains ' if worse else ''}{', '.join(better)}")
     if unknown:
-        parts.append(f"not told apart in {listed(unknown)}")
+        parts.append(f"cannot tell {listed(unknown)}")
     if not parts:
         return Line(f"Costs against {rival}", "nothing that was measured")
     of = "Costs" if worse else "Gains" if better else "Costs"

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from twolane.analysis import stats
-from twolane.analysis.answers import Answers, Attained, answers, attained, gap_limits_ms
+from twolane.analysis.answers import Answers, Attained, answers, attained, busiest, gap_limits_ms
 from twolane.analysis.arms import Arm, alike, arms
 from twolane.analysis.arms import budget as budget_of
 from twolane.analysis.compare import (
@@ -43,7 +43,7 @@ from twolane.records import (
     RunMeta,
     TraceCell,
 )
-from twolane.report.metrics import BY_KIND, Metric
+from twolane.report.metrics import BY_KIND, NARROW, Metric, spoken
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Figure:
     codes: tuple[Code, ...] = ()
     excluded: bool = False
     measured: int = 0  # points with a value, coded ones too
+    blocks: int = 0  # that `value` is the median over
 
     @property
     def partly(self) -> str:
@@ -131,6 +132,12 @@ class Facts:
     def arms(self) -> tuple[str, ...]:
         return self.results.arms
 
+    @cached_property
+    def captions(self) -> dict[str, str]:
+        """Each arm in words; of arms that run alike (A/A) the second says so."""
+        twins = {b: f"{a} again, for the noise (A/A)" for a, b in reversed(self.alike)}
+        return captions(self.results.runs) | twins
+
     @property
     def reference(self) -> str:
         """The arm that the others are held against: the one that the campaign names first."""
@@ -150,7 +157,7 @@ class Facts:
 
     @property
     def grid(self) -> GridCell | None:
-        return next((cell for cell in self.cells if isinstance(cell, GridCell)), None)
+        return busiest(self.cells)
 
     def figure(self, cell: AnyCell, metric: str, arm: str) -> Figure:
         return figure_of(self.points(cell, metric), arm)
@@ -175,6 +182,22 @@ class Facts:
         pairs = [pair for pair in self.alike if set(pair) != set(besides)]
         return noise_floor(self.points(cell, metric), pairs)
 
+    def unsure(self, cell: AnyCell, metric: str, arm: str) -> float:
+        """How far an arm's own null runs lie from 0 in a measure of theirs (`Metric.floor`), at
+        most: what lies closer to 0, or two figures to each other, is nobody's doing."""
+        values = [p.value for p in self.points(cell, metric) if p.arm == arm and not p.codes]
+        return max((abs(value) for value in values if value is not None), default=0.0)
+
+    def stalled(self, cell: InterferenceCell, arm: str) -> str:
+        """`1 of 2 readers` that stalled with an arm in its first clean run; empty if unknown."""
+        if (cell.id, arm) not in self._stalled:
+            self._stalled[cell.id, arm] = _stalled(self, cell, arm)
+        return self._stalled[cell.id, arm]
+
+    @cached_property
+    def _stalled(self) -> dict[tuple[str, str], str]:
+        return {}
+
     @property
     def no_floor(self) -> str:
         """Why there is no noise floor, where there is none."""
@@ -198,15 +221,31 @@ class Facts:
         return len(self.results.blocks)
 
 
+def _stalled(facts: Facts, cell: InterferenceCell, arm: str) -> str:
+    run = next((r for r in facts.results.of_arm(arm) if not facts.codes(r, cell)), None)
+    if run is None:
+        return ""
+    shots = stats.victims(run.requests("victim", "aggressor", "null", cell=cell.id))
+    found = stats.stalled_readers(shots)
+    return f"{found[0]} of {found[1]} reader{'s' * (found[1] != 1)}" if found else ""
+
+
 def figure_of(points: Iterable[Point], arm: str) -> Figure:
     """The figure of `arm` in points of one cell and one metric."""
     mine = [p for p in points if p.arm == arm]
     clean = [p.value for p in mine if not p.codes and p.value is not None]
     codes = {(code.code, code.why): code for p in mine for code in p.codes}
-    values = clean or [p.value for p in mine if p.value is not None]
-    excluded = bool(values) and not clean
-    measured = sum(p.value is not None for p in mine)
-    return Figure(arm, stats.median(values), len(values), tuple(codes.values()), excluded, measured)
+    excluded = not clean and any(p.value is not None for p in mine)
+    used = [p for p in mine if p.value is not None and (excluded or not p.codes)]
+    return Figure(
+        arm,
+        stats.median([p.value for p in used if p.value is not None]),
+        len(used),
+        tuple(codes.values()),
+        excluded,
+        measured=sum(p.value is not None for p in mine),
+        blocks=len({p.block for p in used}),
+    )
 
 
 def vanish(points: Iterable[Point], *arms: str) -> bool:
@@ -235,6 +274,30 @@ def excluded_id(facts: Facts, one: Measured) -> str:
 # ----------------------------------------------------------------------------------- wording
 
 
+def users_of(cell: GridCell | None) -> str:
+    """The load of a closed loop, to stand behind what was measured in it."""
+    if cell is None:
+        return ""
+    users = f"{cell.users} user{'s' * (cell.users != 1)}"
+    return f" of {cell.prompt:,} tokens, {users}"
+
+
+def floor_range(facts: Facts, cell: AnyCell, metric: Metric) -> str:
+    """What the arms' own null runs show of a measure: `15 to 19 ms`."""
+    figures = [facts.figure(cell, metric.key, arm).value for arm in facts.arms]
+    values = [value for value in figures if value is not None]
+    low, high = (spoken(end(values), metric.unit, beside=values) for end in (min, max))
+    return high if low == high else f"{low.partition(NARROW)[0]} to {high}"
+
+
+def over_blocks(figures: Iterable[Figure]) -> str:
+    """How many blocks figures are medians over: `3 blocks`, `2 to 3 blocks`."""
+    counts = sorted({one.blocks for one in figures if one.value is not None}) or [0]
+    least, most = counts[0], counts[-1]
+    some = f"{least}" if least == most else f"{least} to {most}"
+    return f"{some} block{'s' * (most != 1)}"
+
+
 def workload(cell: AnyCell) -> str:
     """A cell in words."""
     match cell:
@@ -243,7 +306,7 @@ def workload(cell: AnyCell) -> str:
             words = f"{readers}, then one prompt of {cell.prompt:,} tokens"
         case GridCell():
             sizes = f"prompts of {cell.prompt:,}, answers of {cell.output:,} tokens"
-            words = f"{cell.users} users, {sizes}"
+            words = f"{cell.users} user{'s' * (cell.users != 1)}, {sizes}"
         case FreshCell():
             words = f"New prompts of {cell.prompt:,} tokens, one at a time"
         case RampCell():

@@ -10,7 +10,7 @@ from twolane.analysis.compare import FORESEEABLE, Comparison
 from twolane.records import AnyCell
 from twolane.report.facts import Facts, Figure, point_id, shown, workload
 from twolane.report.markup import Markup, el, join, scroll
-from twolane.report.metrics import Metric, change, number, span, unit_for
+from twolane.report.metrics import Metric, number, ratio, unit_for
 
 
 def figure(facts: Facts, words: dict[str, str]) -> Markup:
@@ -55,8 +55,8 @@ def _row(facts: Facts, cell: AnyCell, metric: Metric) -> Markup:
 
 
 def _slight(facts: Facts, cell: AnyCell, metric: Metric, one: Figure) -> bool:
-    """Whether an arm's own null run shows as much."""
-    floor = facts.figure(cell, metric.floor, one.arm).value if metric.floor else None
+    """Whether an arm's own null runs show as much."""
+    floor = facts.unsure(cell, metric.floor, one.arm) if metric.floor else None
     return floor is not None and one.value is not None and one.value <= floor
 
 
@@ -93,7 +93,7 @@ def _codes(one: Figure) -> Markup:
 def against(facts: Facts, cell: AnyCell, metric: Metric, one: Figure) -> Markup | None:
     """How an arm's figure stands to the reference arm's: ratio, interval, verdict."""
     found = facts.versus(cell, metric, one.arm, facts.reference)
-    return versus(found, metric, brief(found))
+    return versus(found, brief(found))
 
 
 def brief(found: Comparison) -> str:
@@ -102,23 +102,23 @@ def brief(found: Comparison) -> str:
     if found.outcome != "cannot tell":
         return words.get(found.outcome, found.verdict)
     if found.confounded:
-        return "can\u2019t tell, confounded"
+        return "cannot tell, confounded"
     if found.more_blocks is None and found.below_floor:
-        return "can\u2019t tell, as equal arms"
+        return "cannot tell, as equal arms"
     if found.more_blocks is None:
-        return f"can\u2019t tell, >{FORESEEABLE} blocks"
+        return f"cannot tell, >{FORESEEABLE} blocks"
     guess = f"{found.more_blocks} more block{'s' * (found.more_blocks != 1)}"
-    return f"can\u2019t tell, guess: {guess}"
+    return f"cannot tell, guess: {guess}"
 
 
-def versus(found: Comparison, metric: Metric, words: str) -> Markup | None:
+def versus(found: Comparison, words: str) -> Markup | None:
     """A ratio with its interval and the verdict in the given words; the whole verdict on hover."""
     if found.ratio is None:
         return None
-    changed = change(found.ratio, metric.less)
+    changed = ratio(found.ratio)
     if found.low is None or found.high is None:
         return el("span", changed, class_="versus")
-    low, high = span(found.ratio, found.low, found.high)
+    low, high = ratio(found.low)[:-1], ratio(found.high)[:-1]
     between = el("span", f"[{low}, {high}]", class_="span")
     kind = {"A better": "better", "B better": "worse", "equal": "equal"}.get(
         found.outcome, "cannot"

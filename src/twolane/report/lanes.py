@@ -19,6 +19,7 @@ from twolane.records import InterferenceCell, Ledger, Request
 from twolane.report.markup import Markup, el
 from twolane.report.metrics import number, spoken
 from twolane.report.timeline import Axis, Panel
+from twolane.report.transfers import told
 
 WIDTH, HEIGHT = 4000, 100
 FINEST = 1 / 2_000  # of the axis: shorter steps are joined, so that a page stays small
@@ -43,6 +44,11 @@ class Lane:
     name: str
     pieces: tuple[Piece, ...]
     steps: tuple[Placed, ...] = ()
+
+    @property
+    def prefilled_s(self) -> float | None:
+        """When the prefill had ended, in the long prompt's lane."""
+        return next((one.end_s for one in self.pieces if one.kind == "compute"), None)
 
 
 @dataclass(frozen=True)
@@ -170,11 +176,7 @@ def _span(shot: Shot, span: Span, most: float) -> Iterable[Piece]:
         yield Piece(start, end, "span", "", title, _rate(span) / most)
     if span.transfers is not None:
         moved = span.transfers
-        title = (
-            f"{moved.count} KV transfer{'s' * (moved.count != 1)} ended here: "
-            f"{moved.moved_bytes / 1e6:,.3g} MB in {moved.descriptors:,.0f} descriptors, "
-            f"{number(moved.xfer_s)} s, of it posting {number(moved.post_s)} s"
-        )
+        title = f"KV of {moved.count} request{'s' * (moved.count != 1)} came: {told(moved)}"
         yield Piece(start, end, "moved", "", title)
 
 
@@ -188,7 +190,18 @@ def _rate(span: Span) -> float:
 
 def drawn(shown: Sequence[Lane], axis: Axis, panel: Panel) -> Markup | None:
     rows = [_row(lane, axis, panel) for lane in shown]
-    return el("div", rows, class_="lanes") if rows else None
+    return el("div", rows, _moved(shown, panel), class_="lanes") if rows else None
+
+
+def _moved(shown: Sequence[Lane], panel: Panel) -> Markup | None:
+    """The transfers of the long prompt's time in words: a tip alone is not read."""
+    words = [
+        f"{lane.name}: {piece.title}"
+        for lane in shown
+        for piece in lane.pieces
+        if piece.kind == "moved" and piece.end_s > 0 and piece.start_s < panel.hit_s
+    ]
+    return el("p", "; ".join(words), class_="moved-words") if words else None
 
 
 def _row(lane: Lane, axis: Axis, panel: Panel) -> Markup:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from twolane.analysis.points import Measured
 from twolane.records import AnyCell, Code, GridCell, InterferenceCell
 from twolane.report import again, unproven
-from twolane.report.codes import means
+from twolane.report.codes import LITTLE, REMEDIES, means
 from twolane.report.facts import Facts
 from twolane.report.markup import Markup, commas, details, el
 
@@ -22,7 +22,7 @@ SHARE = "foreign_cpu_share"  # as the campaign writes it beside a cell's values
 def left_out(facts: Facts) -> Markup:
     coded = facts.coded()
     if not coded:
-        return el("p", f"Nothing: none of {len(facts.measured)} measured cells has a reason code.")
+        return el("p", f"Measured points excluded: none of {len(facts.measured)}.")
     head = f"{len(coded)} of {len(facts.measured)} measured cells enter no verdict:"
     items = [el("li", _line(*one)) for one in _alike(facts)]
     notes = [el("p", note) for note in remarks(facts)]
@@ -103,10 +103,8 @@ def _how_much(codes: Sequence[Code]) -> str:
         limit = next((code.limit for code in codes if code.limit is not None), None)
         allowed = f", limit {_range([limit])}" if limit is not None else ""
         return f" ({_range([code.value or 0.0 for code in codes])}{allowed})"
-    whys = list(dict.fromkeys(code.why for code in codes))
-    rest = len(whys) - 1
-    more = f", and {rest} more reason{'s' * (rest > 1)}" if rest else ""
-    return f", {whys[0]}{more}"
+    whys = list(dict.fromkeys(means(LITTLE) if c.code == LITTLE else c.why for c in codes))
+    return f", {'; '.join(whys)}"
 
 
 def _range(shares: Sequence[float]) -> str:
@@ -120,10 +118,7 @@ def remarks(facts: Facts) -> list[str]:
     struck = {one.run.arm for one in coded}
     found = []
     if len(struck) == 1 and len(coded) > 1 and len(facts.arms) > 1:
-        found.append(
-            f"Only {struck.pop()} is struck, so the cause may lie in that arm itself: to measure "
-            "again may not help."
-        )
+        found.append(f"Only {struck.pop()} is struck, so the cause may lie in that arm itself.")
     return found
 
 
@@ -149,5 +144,10 @@ def _redo(facts: Facts) -> list[Markup | str]:
             el("a", "Each by name", href="#excluded"),
             f". To measure again is no help: {remedy}.",
         ]
-    command = again.command(facts.results.runs[0].meta, codes)
-    return [el("a", "Each by name", href="#excluded"), ". Again: ", el("code", command)]
+    told: list[Markup | str] = [el("a", "Each by name", href="#excluded"), "."]
+    if LITTLE in codes:
+        told.append(f" {LITTLE}: {REMEDIES[LITTLE]}.")
+    if others := [code for code in codes if code != LITTLE]:
+        command = again.command(facts.results.runs[0].meta, others)
+        told += [" Again: ", el("code", command)]
+    return told

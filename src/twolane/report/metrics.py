@@ -183,7 +183,7 @@ _SECONDS_FROM_MS = 1_000
 # Ratios below this are told the other way round: nobody reads 0.021x.
 _TIMES_BELOW = 0.5
 MINUS = "\N{MINUS SIGN}"
-_NARROW = "\N{NARROW NO-BREAK SPACE}"
+NARROW = "\N{NARROW NO-BREAK SPACE}"
 
 
 def unit_for(unit: str, values: Iterable[float | None]) -> tuple[str, float]:
@@ -215,7 +215,7 @@ def spoken(value: float | None, unit: str, *, beside: Iterable[float | None] = (
     unit, factor = unit_for(unit, [value, *beside])
     value *= factor
     rounded = number(value, decimals=0) if unit == "ms" and abs(value) >= 10 else number(value)
-    return f"{rounded}{_NARROW}{unit}" if unit else rounded
+    return f"{rounded}{NARROW}{unit}" if unit else rounded
 
 
 def ratio(value: float) -> str:

@@ -1,4 +1,4 @@
-"""The first screen: what to run, how sure that is, what it changes, and what was left out.
+"""The first screen: what to run and what that costs, how sure that is, and what was left out.
 
 Rules of this file: a reader who stops here must be right, and has it read in 20 seconds. Words
 are `decision`'s, `text`'s and `sure`'s, bars are `pauses`'s; what the figures hold for stands under
@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from twolane.report import glossary, left_out, otherwise, pauses
-from twolane.report.answer import first_up
 from twolane.report.decision import Decision
 from twolane.report.facts import Facts
 from twolane.report.markup import Markup, details, el, join
 from twolane.report.metrics import day
 from twolane.report.scope import scope
 from twolane.report.sure import Note
-from twolane.report.text import Costs, Verdict
+from twolane.report.text import Verdict
 
 
 def opening(facts: Facts, told: Verdict) -> Markup:
@@ -60,7 +59,6 @@ def _boxes(facts: Facts, told: Verdict) -> Markup:
         "div",
         _box("How sure", _sure(notes), "confidence") if notes else None,
         _box("Left out", left_out.left_out(facts), _kind(facts)) if facts.measured else None,
-        _box("What else it changes", _changes(told.costs), "cost") if told.costs else None,
         class_="boxes",
     )
     return glossary.annotated(boxes)
@@ -71,14 +69,6 @@ def _sure(notes: Sequence[Note]) -> Markup:
     more = [el("p", note.full) for note in notes if note.full != note.short]
     folded = details("In full", more, class_="data") if more else None
     return join(el("ul", [el("li", el("p", note.short)) for note in notes]), folded)
-
-
-def _changes(costs: Costs) -> Markup:
-    items = [
-        el("li", f"{first_up(one.of)}: {one.before} to {one.after}, ", el("b", one.judged))
-        for one in costs.changes
-    ]
-    return join(el("p", f"{first_up(costs.arm)}, against {costs.rival}:"), el("ul", items))
 
 
 def _box(title: str, inside: Markup, kind: str) -> Markup:

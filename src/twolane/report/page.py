@@ -31,7 +31,7 @@ from twolane.report import (
     telemetry,
     wrong,
 )
-from twolane.report.facts import Facts, captions
+from twolane.report.facts import Facts, over_blocks, shown
 from twolane.report.markup import Markup, el, join
 from twolane.report.text import verdict
 
@@ -78,7 +78,7 @@ def _html(facts: Facts) -> str:
         opening.opening(facts, told),
         _contents(sections),
         el("main", [_section(*one) for one in sections], gates.unreadable(results)),
-        _ending(results),
+        _ending(results, told.decided.arm),
     )
     return f"<!doctype html>\n{el('html', head, body, lang='en')}\n"
 
@@ -93,7 +93,7 @@ Section = tuple[str, str, Markup]
 
 def _sections(facts: Facts) -> list[Section]:
     results = facts.results
-    words = captions(results.runs)
+    words = facts.captions
     found: list[Section] = []
     if asked := answers.section(facts):
         found.append(("answers", "The answers", asked))
@@ -130,7 +130,8 @@ def _section(name: str, title: str, inside: Markup) -> Markup:
 
 
 def _figures(facts: Facts, words: dict[str, str]) -> Markup:
-    over = "one run of each arm" if facts.blocks == 1 else f"medians over {facts.blocks} blocks"
+    counts = [facts.figure(c, m.key, a) for c in facts.cells for m in shown(c) for a in facts.arms]
+    over = "one run of each arm" if facts.blocks == 1 else f"medians over {over_blocks(counts)}"
     how = ", the median of the blocks\u2019 own ratios, not the quotient of two medians"
     how = how if facts.blocks > 1 else ""
     beside = f"; below them the ratio to {facts.reference}{how}" if len(facts.arms) > 1 else ""
@@ -171,13 +172,14 @@ def _needles(facts: Facts) -> Markup | None:
     return join(el("h3", "Needles by length and depth"), inside) if inside else None
 
 
-def _ending(results: Results) -> Markup:
+def _ending(results: Results, chosen: str | None) -> Markup:
     campaign, folder = results.campaign, f"results/{results.folder.name}"
     measure = "scripts/demo" if campaign == "demo" else f"twolane run {campaign}.yaml"
-    arm = results.arms[0] if results.arms else "ARM"
+    arm = chosen or (results.arms[0] if results.arms else "ARM")
     again = (
         f"{measure}   # measure again\n"
         f"twolane report {folder}   # this page from the raw files\n"
+        f"twolane up {folder} --arm {arm}   # start it to be used\n"
         f"twolane explain {folder}/{arm}   # why its points are as they are, then a cell or request"
     )
     hint = el("p", "Made by twolane from the raw files beside it. To remake it, or to ask on:")

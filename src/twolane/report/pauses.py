@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twolane.records import InterferenceCell
-from twolane.report.facts import Facts, Figure, captions, point_id, vanish
+from twolane.report.facts import Facts, Figure, over_blocks, point_id, vanish
 from twolane.report.figures import brief, versus
 from twolane.report.losses import LOST, STALLED
 from twolane.report.markup import Markup, el, join
@@ -57,8 +57,13 @@ def _note(facts: Facts, cell: InterferenceCell) -> str:
         "The tick in a bar is the arm\u2019s own null run: what client and machine add when no "
         "prompt is sent."
     ]
+    if any((facts.figure(cell, STALLED.key, arm).value or 0) > 0 for arm in facts.arms):
+        told.append(
+            "A stall is a pause over 50 ms and over three times the reader\u2019s usual gap; they "
+            "are summed for the reader that had most."
+        )
     if facts.blocks < 2:
-        return told[0]
+        return " ".join(told)
     if facts.answers.limits:
         told.append(
             "Bars are medians; answers about budgets, below, go by the longest pause of all blocks."
@@ -67,15 +72,14 @@ def _note(facts: Facts, cell: InterferenceCell) -> str:
     if len(clean) > 1:
         told.append(
             f"A ratio to {facts.reference} is taken in each block, and the median of them shown "
-            "with its 95 % interval: what shifts a whole block cancels in it, so it need not be "
-            "one bar over another."
+            "with its 95 % interval, so it can differ from the quotient of the two bars."
         )
     return " ".join(told)
 
 
-def over(facts: Facts) -> str:
+def over(facts: Facts, figures: Sequence[Figure]) -> str:
     """How the runs of an arm became one figure."""
-    return "one block" if facts.blocks == 1 else f"median of {facts.blocks} blocks"
+    return "one block" if facts.blocks == 1 else f"median of {over_blocks(figures)}"
 
 
 def _group(facts: Facts, cell: InterferenceCell, one: Measure, won: str | None) -> Markup | None:
@@ -87,7 +91,7 @@ def _group(facts: Facts, cell: InterferenceCell, one: Measure, won: str | None) 
     while_ = f" while a {cell.prompt:,}-token prompt was prefilled" if one.metric is WORST else ""
     caption = f"{whose} {one.title}{while_}"
     rows = [_row(facts, cell, one, figure, seen, won=figure.arm == won) for figure in seen]
-    head = el("figcaption", caption, el("small", f", {over(facts)}"))
+    head = el("figcaption", caption, el("small", f", {over(facts, seen)}"))
     return el("div", head, rows, class_="group")
 
 
@@ -104,7 +108,7 @@ def _row(
     beside = [other.value or 0.0 for other in seen]
     value, most = figure.value or 0.0, max(beside) if max(beside) > 0 else 1.0
     null = facts.figure(cell, one.null, figure.arm).value
-    words = captions(facts.results.runs)[figure.arm]
+    words = facts.captions[figure.arm]
     told = spoken(value, metric.unit, beside=beside)
     alone = "" if null is None else f", null run {spoken(null, metric.unit, beside=beside)}"
     codes = list(dict.fromkeys(code.code for code in figure.codes))
@@ -151,12 +155,21 @@ def _stands(facts: Facts, cell: InterferenceCell, metric: Metric, one: Figure) -
     """How it stands to the reference arm, or why that is not said."""
     if len(facts.arms) < 2 or one.excluded:
         return None
-    partly = f", {one.partly}" if one.partly else ""
+    partly = f", {one.partly}" if one.partly else fewer(facts, cell, metric, one)
     if one.arm == facts.reference:
         return el("span", f"reference{partly}", class_="versus")
     compared = facts.versus(cell, metric, one.arm, facts.reference)
-    found = versus(compared, metric, brief(compared).partition(",")[0])
+    found = versus(compared, brief(compared).partition(",")[0])
     if found is None and vanish(facts.points(cell, metric.key), one.arm, facts.reference):
-        return el("span", f"no ratio: zero or less in a block{partly}", class_="versus")
-    more = el("span", one.partly, class_="versus") if partly else None
+        nothing = f"no ratio: 0 {metric.unit} in a block"
+        if any((p.value or 0) < 0 for p in facts.points(cell, metric.key)):
+            nothing = f"no ratio: less than 0 {metric.unit} in a block"
+        return el("span", f"{nothing}{partly}", class_="versus")
+    more = el("span", partly.removeprefix(", "), class_="versus") if partly else None
     return join(found, more)
+
+
+def fewer(facts: Facts, cell: InterferenceCell, metric: Metric, one: Figure) -> str:
+    """`, 2 of 3 blocks` behind an arm that has fewer blocks than others."""
+    most = max(facts.figure(cell, metric.key, arm).blocks for arm in facts.arms)
+    return f", {one.blocks} of {most} blocks" if one.blocks < most else ""

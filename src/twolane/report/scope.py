@@ -30,7 +30,7 @@ def scope(facts: Facts) -> str:
         _often(facts),
     )
     told = "; ".join(part for part in parts if part)
-    return f"{told}. Do not carry these figures to another model or machine."
+    return f"{told}. Another model or machine has other figures: measure yours with configs/own."
 
 
 def _each(facts: Facts) -> int:
@@ -67,9 +67,13 @@ def _model(run: Run) -> str:
     return f"model {run.meta.model}"
 
 
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
 def _often(facts: Facts) -> str:
     blocks = f"{facts.blocks} block{'s' * (facts.blocks != 1)}"
     if facts.interference is None:
         return blocks
     shots = facts.interference.shots
-    return f"{blocks} of {shots} shot{'s' * (shots != 1)} an arm"
+    return f"{blocks}, each arm in each sent the long prompt {_times(shots)}"

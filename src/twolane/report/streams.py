@@ -59,7 +59,12 @@ def _drawn(
     words: dict[str, str],
 ) -> Markup:
     axis = timeline.Axis.over(shown)
-    return timeline.figure(shown, axis, words, lambda panel: _lanes(facts, cell, axis, panel))
+    under = {id(panel): _lanes(facts, cell, panel) for panel in shown}
+    return timeline.figure(
+        *(shown, axis, words),
+        lambda panel: lanes.drawn(under[id(panel)], axis, panel),
+        lambda panel: next((one.prefilled_s for one in under[id(panel)] if one.prefilled_s), None),
+    )
 
 
 def _whole(facts: Facts, cell: InterferenceCell, words: dict[str, str]) -> Markup:
@@ -83,11 +88,9 @@ def _whole(facts: Facts, cell: InterferenceCell, words: dict[str, str]) -> Marku
     )
 
 
-def _lanes(
-    facts: Facts, cell: InterferenceCell, axis: timeline.Axis, panel: timeline.Panel
-) -> Markup | None:
+def _lanes(facts: Facts, cell: InterferenceCell, panel: timeline.Panel) -> list[lanes.Lane]:
     run = next(run for run in facts.results.runs if run.id == panel.run)
-    return lanes.drawn(lanes.lanes(run, cell, panel), axis, panel)
+    return lanes.lanes(run, cell, panel)
 
 
 def _first_shots(panels: list[timeline.Panel], arms: tuple[str, ...]) -> list[timeline.Panel]:
@@ -100,14 +103,15 @@ def _first_shots(panels: list[timeline.Panel], arms: tuple[str, ...]) -> list[ti
 def _caption(facts: Facts, cell: InterferenceCell, panels: Sequence[timeline.Panel]) -> Markup:
     text = (
         f"Each strip is one reader\u2019s stream; its height is the speed at which tokens arrive, "
-        f"so its area is tokens. In the shaded time a {cell.prompt:,}-token prompt is being "
-        f"prefilled. {_legend(panels)}Shown are the first shot of each arm and one null run."
+        f"so its area is tokens. Shaded is the time from sending a {cell.prompt:,}-token prompt to "
+        f"its first token, its prefill the darker. {_legend(panels)}Shown are the first shot of "
+        "each arm and one null run."
     )
     under = (
         "Under the strips, on the same seconds: the long prompt\u2019s way by the proxy\u2019s "
         "stamps, and each engine, the darker the more of its iterations gave tokens. Where its "
         "log tells them, iterations stand one by one: low ones decode, yellow ones also prefill. "
-        f"A green floor is a KV transfer that ended there. {_engines(facts)}"
+        f"A green floor is a second in which KV came; what came is told below. {_engines(facts)}"
     )
     return join(el("p", text, class_="lede"), el("p", under, class_="lede"))
 
@@ -146,9 +150,11 @@ def _swatches(panels: Sequence[timeline.Panel]) -> Markup:
     shown = [
         ("tokens", "tokens arriving, as high as they are fast"),
         ("stall", "stall"),
-        ("while", "the long prompt is prefilled"),
-        ("compute", "prefill of the long prompt"),
-        ("transfer", "KV transfer"),
+        ("while", "until the long prompt\u2019s first token"),
+        ("compute", "its prefill"),
+        ("rest2", "tokenising and HTTP before its transfer"),
+        ("transfer", "its KV transfer"),
+        ("step", "its first step"),
         ("decoding", "engine step that decodes"),
         ("prefilling", "engine step that also prefills"),
     ]

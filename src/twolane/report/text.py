@@ -6,31 +6,22 @@ such; one block is called indicative; where nothing was measured it says that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from rich.table import Table
 from rich.text import Text
 
-from twolane.analysis.compare import Outcome
 from twolane.analysis.results import Results
 from twolane.records import AnyCell, InterferenceCell
 from twolane.report import otherwise, sure
-from twolane.report.answer import listed
 from twolane.report.decision import Decision, decide, within_null
 from twolane.report.facts import Facts, Figure, descriptions, inside, shown
-from twolane.report.metrics import GRID, INTERFERENCE, Metric, number, spoken, unit_for
+from twolane.report.metrics import INTERFERENCE, Metric, number, spoken, unit_for
 from twolane.report.sure import Note
 
-WORST, NULL, LONG_TTFT = INTERFERENCE[0], INTERFERENCE[1], INTERFERENCE[-1]
-_JUDGED: Mapping[Outcome, str] = {
-    "A better": "better",
-    "B better": "worse",
-    "equal": "equal",
-    "cannot tell": "not told apart",
-    "indicative": "one block",
-}
+WORST, NULL = INTERFERENCE[0], INTERFERENCE[1]
 
 
 @dataclass(frozen=True)
@@ -43,10 +34,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a page opens with: what to run, the finding, what it costs, and how sure it is."""
+    """What a page opens with: what to run, the finding, and how sure it is."""
 
     finding: tuple[Piece, ...]
-    costs: Costs | None = None
     sure: tuple[Note, ...] = ()
     warned: tuple[Note, ...] = ()
     excluded: str = ""
@@ -55,10 +45,6 @@ class Verdict:
     @property
     def decision(self) -> str:
         return self.decided.sentence
-
-    @property
-    def cost(self) -> str:
-        return str(self.costs or "")
 
     @property
     def confidence(self) -> str:
@@ -80,7 +66,7 @@ class Verdict:
     @property
     def _rest(self) -> list[str]:
         finding = "".join(piece.text for piece in self.finding)
-        parts = (finding, self.cost, self.confidence, self.excluded, self.caveats)
+        parts = (finding, self.confidence, self.excluded, self.caveats)
         return [part for part in parts if part]
 
     def __str__(self) -> str:
@@ -108,7 +94,6 @@ def verdict(facts: Facts) -> Verdict:
     return Verdict(
         decided=decision,
         finding=_finding(facts, cell, seen, decision, words),
-        costs=_costs(facts, cell, decision, words),
         sure=sure.sure(facts, cell, seen, best),
         warned=(*sure.unequal(facts, cell), *sure.restless(facts, cell), *sure.warned(facts)),
         excluded=" ".join(_excluded(facts)),
@@ -169,69 +154,8 @@ def _null(facts: Facts, cell: AnyCell, figure: Figure, seen: Sequence[Figure]) -
         return " (no null run)"
     if not within_null(facts, cell, figure):
         return f" (null run: {_pause(alone, seen)})"
-    rider = "so no pause can be told from what client and machine add"
+    rider = "so cannot tell it from what client and machine add"
     return f" (its own null run: {_pause(alone, seen)}, {rider})"
-
-
-@dataclass(frozen=True)
-class Change:
-    """One thing that another arm changes, as figures and the blocks' judgement."""
-
-    of: str
-    before: str
-    after: str
-    judged: str
-
-    def __str__(self) -> str:
-        return f"{self.of} from {self.before} to {self.after} ({self.judged})"
-
-
-@dataclass(frozen=True)
-class Costs:
-    """What the chosen arm changes against the one that it was weighed with."""
-
-    arm: str
-    rival: str
-    changes: tuple[Change, ...]
-
-    def __str__(self) -> str:
-        told = listed([str(one) for one in self.changes])
-        return f"Against {self.rival}, {self.arm} changed {told}."
-
-
-def _costs(
-    facts: Facts, cell: InterferenceCell, decision: Decision, words: dict[str, str]
-) -> Costs | None:
-    best, rival = decision.arm, decision.rival
-    if best is None or rival is None:
-        return None
-    asked = [_Asked(cell, LONG_TTFT, "the long prompt\u2019s first token")]
-    if facts.grid is not None:
-        asked.append(_Asked(facts.grid, GRID[0], "a short prompt\u2019s"))
-        asked.append(_Asked(facts.grid, GRID[2], "throughput"))
-    changes = tuple(
-        one for asking in asked if (one := _change(facts, asking, best, rival)) is not None
-    )
-    return Costs(inside(words[best]), inside(words[rival]), changes) if changes else None
-
-
-@dataclass(frozen=True)
-class _Asked:
-    cell: AnyCell
-    metric: Metric
-    of: str
-
-
-def _change(facts: Facts, asked: _Asked, arm: str, rival: str) -> Change | None:
-    metric = asked.metric
-    here = facts.figure(asked.cell, metric.key, arm)
-    there = facts.figure(asked.cell, metric.key, rival)
-    if here.value is None or not there.value or here.excluded or there.excluded:
-        return None
-    both = (there.value, here.value)
-    before, after = (spoken(value, metric.unit, beside=both) for value in both)
-    outcome = facts.versus(asked.cell, metric, arm, rival).outcome
-    return Change(asked.of, before, after, _JUDGED[outcome])
 
 
 def _excluded(facts: Facts) -> list[str]:

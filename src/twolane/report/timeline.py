@@ -18,6 +18,7 @@ from twolane.analysis import stats
 from twolane.analysis.results import Run
 from twolane.clock import MS, NS
 from twolane.records import InterferenceCell
+from twolane.report import shades
 from twolane.report.markup import Markup, details, el, scroll, table
 from twolane.report.metrics import MINUS, number, spoken
 
@@ -188,14 +189,22 @@ def figure(
     axis: Axis,
     words: dict[str, str],
     under: Callable[[Panel], Markup | None] = lambda panel: None,
+    prefilled: Callable[[Panel], float | None] = lambda panel: None,
 ) -> Markup:
-    """Panels under each other on one axis; `under` draws what stands below a panel's strips."""
+    """Panels under each other on one axis; `under` draws what stands below a panel's strips,
+    `prefilled` tells when its prefill had ended, in seconds since the send, where that is known."""
     top = max((s.quiet_rate for panel in panels for s in panel.strips), default=1.0) or 1.0
     worst = [panel.worst_ms for panel in panels]
     return el(
         "div",
         [
-            _drawn(panel, axis, words, full=top / QUIET_SHARE, beside=worst, lanes=under(panel))
+            _drawn(
+                *(panel, axis, words),
+                full=top / QUIET_SHARE,
+                beside=worst,
+                lanes=under(panel),
+                prefilled=prefilled(panel),
+            )
             for panel in panels
         ],
         _axis(axis),
@@ -211,13 +220,10 @@ def _drawn(
     full: float,
     beside: list[float],
     lanes: Markup | None,
+    prefilled: float | None,
 ) -> Markup:
     title = "null run" if panel.null else panel.arm
     name = f"{panel.arm}, no prompt sent: client and machine" if panel.null else words[panel.arm]
-    took = spoken(panel.hit_s * 1e3, "ms") if panel.hit_s < 1 else spoken(panel.hit_s, "s")
-    what = f"{'sleep' if panel.null else 'prefill'} {took}"
-    left, right = axis.share(0), axis.share(panel.hit_s)
-    shade = f"left:{left * 100:.3f}%;width:{(right - left) * 100:.3f}%"
     return el(
         "section",
         el(
@@ -227,14 +233,13 @@ def _drawn(
                 "p",
                 "worst pause, this shot " if not panel.null else "worst pause ",
                 el("b", spoken(panel.worst_ms, "ms", beside=beside)),
+                _stalled(panel),
                 _codes(panel),
             ),
         ),
         el(
             "div",
-            el("div", el("span", what), class_="hit", style=shade),
-            el("span", "quiet", class_="phase"),
-            _recovery(left, right),
+            shades.drawn(panel, axis, prefilled),
             [_strip_drawn(strip, axis, full, beside) for strip in worst_strips(panel)],
             _unshown(panel),
             lanes,
@@ -242,6 +247,13 @@ def _drawn(
         ),
         class_=f"panel{' null' * panel.null}{' excluded' * bool(panel.codes)}",
     )
+
+
+def _stalled(panel: Panel) -> str:
+    """How many of the readers: under copies only those on the busy one need stall."""
+    if panel.null:
+        return ""
+    return f", {sum(s.stalled.count > 0 for s in panel.strips)} of {len(panel.strips)} stalled"
 
 
 def worst_strips(panel: Panel) -> list[Strip]:
@@ -260,12 +272,6 @@ def _unshown(panel: Panel) -> Markup | None:
 def _codes(panel: Panel) -> Markup | None:
     codes = [el("a", code, href="#excluded") for code in panel.codes]
     return el("span", codes, class_="codes") if codes else None
-
-
-def _recovery(hit: float, answered: float) -> Markup | None:
-    """The third phase's name: where it begins, but clear of the second's name."""
-    style = f"left:max({answered * 100:.3f}% + 0.4rem, {hit * 100:.3f}% + 6rem)"
-    return el("span", "recovery", class_="phase", style=style) if answered < 0.84 else None
 
 
 def _strip_drawn(strip: Strip, axis: Axis, full: float, beside: list[float]) -> Markup:
