@@ -46,11 +46,11 @@ class Watched(Exchange):
     async def _decode(self, handoff: Handoff, place: Reservation, places: Any) -> None:
         times = self.account.p_times
         if times is not None and times.first_token_ms is not None:
-            self.prefilled.append((self._asked.id, times.first_token_ms))
-        here = self.arrived.get(self._asked.id)
+            self.prefilled.append((self.asked.id, times.first_token_ms))
+        here = self.arrived.get(self.asked.id)
         if here is not None:
             here.set()
-        if self._asked.id in self.stay:
+        if self.asked.id in self.stay:
             await asyncio.Event().wait()  # until its client has left
         await super()._decode(handoff, place, places)
 

@@ -39,8 +39,12 @@ class TokenMeter:
         if size > 0 and tokens > 0:
             self.bytes_a_token += self._WEIGHT * (size / tokens - self.bytes_a_token)
 
-    def tokens(self, size: int) -> float:
+    def tokens(self, size: float) -> float:
         return size / self.bytes_a_token
+
+    def size(self, tokens: float) -> float:
+        """The other way round."""
+        return tokens * self.bytes_a_token
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,7 @@ class Admission:
         if p is None or d is None:
             missing = "prefill" if p is None else "decode"
             raise RefusalError(503, "no engine is available", why=f"no usable {missing} engine")
-        if not (self._prefill_has_room(p.load, size) and self._decode_has_room(d, size)):
+        if not (self._prefill_has_room(p.load, size) and self.decode_has_room(d, size)):
             return None
         prefill = self._fleet.reserve("prefill", size)
         decode = self._fleet.reserve("decode", 0)
@@ -168,7 +172,7 @@ class Admission:
             return True
         return self._meter.tokens(load.prompt_bytes + size) <= limit * load.weight
 
-    def _decode_has_room(self, engine: Engine, size: int) -> bool:
+    def decode_has_room(self, engine: Engine, size: int) -> bool:
         """Places, and KV where there is a limit; an idle engine gets what would never fit."""
         limit = self._config.decode_limit
         if limit is not None and engine.in_flight >= limit * engine.weight:

@@ -109,7 +109,8 @@ class ProxyConfig:
     queue_timeout_s: float = 60.0
     # What a second of waiting is worth; about what one prefill engine computes in a second.
     ageing_tokens_s: float = 5000.0
-    # Prompts of fewer tokens go straight to one engine: a transfer costs more than it spares.
+    # Requests of which one engine would compute fewer tokens go straight to it: a transfer costs
+    # more than it spares. 0: none, and nothing is remembered of what D holds.
     split_from_tokens: int = 0
     # The share of requests that may be asked again from the beginning, where an engine's connection
     # broke before the client saw anything.

@@ -84,7 +84,7 @@ class Exchange:
         self._admission = services.admission
         self._meter = services.meter
         self._retries = services.retries
-        self._asked = asked
+        self.asked = asked
         self._reply = reply
         self.account = account
         self._handoff: Handoff | None = None
@@ -105,8 +105,20 @@ class Exchange:
     async def direct(self, role: EngineRole, body: Payload, *, generates: bool = True) -> None:
         """Through one engine of `role`. Raises RefusalError."""
         with ExitStack() as places:
-            place, connection = await self._connect(role, self._asked.body.size, places)
+            place, connection = await self._connect(role, self.asked.body.size, places)
             relay = Relay(self._reply, _nothing, place.prompt_done, generates=generates)
+            await self._relay(place.engine, connection, relay, body)
+
+    async def straight(self, place: Reservation, body: Payload) -> None:
+        """Through the engine of this place and no other, whose KV the prompt takes as a split
+        one's does. Raises RefusalError."""
+        place.promise(self._meter.tokens(self.asked.body.size))
+        with place:
+            try:
+                connection = await open_leg(place.engine.pool, self._config.connect_timeout_s)
+            except LegError as error:
+                raise self._leg_refusal(place.engine, error) from None
+            relay = Relay(self._reply, place.arrive, place.prompt_done)
             await self._relay(place.engine, connection, relay, body)
 
     # ---------------------------------------------------------------------------------- split
@@ -122,12 +134,12 @@ class Exchange:
             except RefusalError as refusal:
                 if not refusal.again or self._reply.started or not self._retries.take():
                     raise
-                log.warning("request %s: asked again: %s", self._asked.id, refusal)
+                log.warning("request %s: asked again: %s", self.asked.id, refusal)
 
     async def _split(self) -> None:
         """One handoff's way. It is never used for another attempt: D may have read it."""
         handoff = self._handoff = self._book.ask()
-        await self._legs(handoff, await self._admission.enter(self._asked.body.size))
+        await self._legs(handoff, await self._admission.enter(self.asked.body.size))
 
     async def _legs(self, handoff: Handoff, got: Places) -> None:
         """P, and then D."""
@@ -142,12 +154,12 @@ class Exchange:
     def _settle(self, handoff: Handoff, engine: Engine) -> None:
         """The exchange is over: a handoff still held goes to a release of its own."""
         if handoff.state == "held":
-            self.release = self._releases.start(handoff, self._asked, engine)
+            self.release = self._releases.start(handoff, self.asked, engine)
 
     async def _prefill(self, handoff: Handoff, place: Reservation, d_engine: Engine) -> None:
         with ExitStack() as places:
             places.enter_context(place)
-            asked, size = self._asked.body, self._asked.body.size
+            asked, size = self.asked.body, self.asked.body.size
             body = asked.for_prefill(ids=self._config.tokenise_once and asked.is_text)
             place, connection = await self._connect("prefill", size, places, place)
             answer = await self._ask_prefill(place.engine, connection, body, handoff, d_engine)
@@ -166,7 +178,7 @@ class Exchange:
     ) -> Answer:
         sink = Collector(lambda answer: self._hold(handoff, answer, engine))
         self.account.p_engine = engine.name
-        rate = engine.tokens_a_second(int(self._meter.tokens(self._asked.body.size)))
+        rate = engine.tokens_a_second(int(self._meter.tokens(self.asked.body.size)))
         waits = self._meter.tokens(engine.prompt_bytes)
         due_s = waits / rate if rate is not None else 0.0  # until P has done all it has been given
         try:
@@ -180,7 +192,7 @@ class Exchange:
                 passed_s = (clock.now_ns() - (self.account.p_dispatch_ns or 0)) / clock.NS
                 near = passed_s > due_s / 2 and due_s - passed_s < self._config.hear_out_s
                 late = LateAnswer(handoff, sink, connection, near_end=near)
-                self.release = self._releases.start_late(late, self._asked, d_engine)
+                self.release = self._releases.start_late(late, self.asked, d_engine)
             else:
                 connection.abort()
             raise
@@ -203,14 +215,14 @@ class Exchange:
         try:
             handoff.hold(params, answer.head_ns)
         except MalformedHandoffError as error:
-            log.error("request %s: malformed handoff from P: %s", self._asked.id, error)
+            log.error("request %s: malformed handoff from P: %s", self.asked.id, error)
         if handoff.params is not None:
             engine.learn(handoff.params)
             if times is not None and times.first_token_ms is not None:
                 computed = (handoff.tokens or 0) - (times.cached_tokens or 0)
                 engine.computed(computed, times.first_token_ms / 1e3)
         self.account.remote_tokens = handoff.tokens
-        self._meter.learn(self._asked.body.size, handoff.tokens or 0)
+        self._meter.learn(self.asked.body.size, handoff.tokens or 0)
 
     async def _decode(self, handoff: Handoff, place: Reservation, places: ExitStack) -> None:
         place, connection = await self._connect("decode", 0, places, place)
@@ -221,7 +233,7 @@ class Exchange:
 
         relay = Relay(self._reply, taken, _nothing)
         params = self._use(handoff, place.engine, connection)
-        body = self._asked.body.for_decode(params, self._ids)
+        body = self.asked.body.for_decode(params, self._ids)
         try:
             await self._relay(place.engine, connection, relay, body)
         except asyncio.CancelledError:
@@ -269,14 +281,14 @@ class Exchange:
             try:
                 return place, await open_leg(engine.pool, self._config.connect_timeout_s)
             except LegError as error:
-                log.warning("request %s: %s: %s", self._asked.id, engine.name, error)
+                log.warning("request %s: %s: %s", self.asked.id, engine.name, error)
                 engine.fail(error)
             tried |= {engine.name}
             place.give_back()
             place = None
 
     def _head(self, engine: Engine, length: int) -> bytes:
-        return engine.head(self._asked.method, self._asked.target, self._asked.headers, length)
+        return engine.head(self.asked.method, self.asked.target, self.asked.headers, length)
 
     async def _relay(
         self, engine: Engine, connection: ClientConnection, relay: Relay, body: Payload
@@ -303,7 +315,7 @@ class Exchange:
         self._finish(relay)
 
     def _leg_refusal(self, engine: Engine, error: Exception) -> RefusalError:
-        log.warning("request %s: %s: %s", self._asked.id, engine.name, error or "no answer")
+        log.warning("request %s: %s: %s", self.asked.id, engine.name, error or "no answer")
         timed_out = isinstance(error, TimeoutError)
         if isinstance(error, LegError):
             engine.fail(error)
@@ -339,5 +351,5 @@ class Exchange:
         self._reply.break_off()
 
     def _comment(self) -> None:
-        if self._asked.ledger_comment:
+        if self.asked.ledger_comment:
             self._reply.write(comment(self.ledger()))

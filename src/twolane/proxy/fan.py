@@ -40,7 +40,7 @@ class FanExchange(Exchange):
 
     async def _decode(self, handoff: Handoff, place: Reservation, places: ExitStack) -> None:
         place, connection = await self._connect("decode", 0, places, place)
-        body = self._asked.body.for_last_read(self._use(handoff, place.engine, connection))
+        body = self.asked.body.for_last_read(self._use(handoff, place.engine, connection))
         try:
             answer = await self._hear(place, connection, body)
         except asyncio.CancelledError:
@@ -56,7 +56,7 @@ class FanExchange(Exchange):
             raise from_upstream(_status(answer), answer.body, answer.header(b"retry-after"))
         place, connection = await self._connect("decode", 0, places, place)
         relay = Relay(self._reply, lambda: None, lambda: None)
-        await self._relay(place.engine, connection, relay, self._asked.body.plain())
+        await self._relay(place.engine, connection, relay, self.asked.body.plain())
 
     async def _hear(
         self, place: Reservation, connection: ClientConnection, body: Payload

@@ -62,13 +62,14 @@ class Answer:
     prompt: str
     tokens: list[str]
     params: dict[str, Any] | None = None
+    cached: int = 0  # tokens of the prompt
 
     @property
     def _chat(self) -> bool:
         return "messages" in self.body
 
     def _usage(self, count: int) -> dict[str, Any]:
-        details = {"cached_tokens": 0}
+        details = {"cached_tokens": self.cached}
         size = len(self.prompt)
         return {
             "prompt_tokens": size,

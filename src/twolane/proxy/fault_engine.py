@@ -90,6 +90,7 @@ class FaultEngine:
         self.crashed = 0  # requests that would have killed a real engine
         self.malformed = 0  # requests that are no HTTP
         self.healthy = True
+        self.cache: list[str] | None = None  # prompts that it keeps, where it tells of its cache
         self.seen: list[Seen] = []
         self.in_flight = 0
         self.present: list[str] = []  # their prompts
@@ -232,6 +233,9 @@ class FaultEngine:
             prompt = await self._pull(params)
         count = body.get("max_completion_tokens") or body.get("max_tokens") or 16
         answer = Answer(body, prompt, answer_text(prompt, count))
+        if self.cache is not None:
+            answer.cached = 0 if params else _shared(prompt, self.cache)
+            self.cache.append(prompt)
         if params and params.get("do_remote_decode"):
             answer.params = self._hand_out(prompt, behaviour)
         if body.get("stream"):
@@ -264,6 +268,15 @@ class FaultEngine:
         if behaviour.fault == "bad_handoff":
             return {"do_remote_prefill": True}
         return self.store.hold(prompt, self.port)
+
+
+def _shared(prompt: str, kept: list[str]) -> int:
+    """Tokens, which are characters here, that `prompt` begins with as one that is kept does."""
+    most = 0
+    for one in kept:
+        while prompt[: most + 1] == one[: most + 1] and most < len(prompt):
+            most += 1
+    return most
 
 
 def _is_ours(body: dict[str, Any]) -> bool:

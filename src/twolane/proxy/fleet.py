@@ -17,6 +17,7 @@ from types import TracebackType
 from twolane.proxy.config import EngineRole, ProxyConfig, Upstream
 from twolane.proxy.handoff import Params
 from twolane.proxy.leg import LegError, ask
+from twolane.proxy.prefixes import Prefixes
 from twolane.proxy.scrape import Reading, alarms
 from twolane.proxy.scrape import read as read_metrics
 from twolane.proxy.splice import SplicedConnection
@@ -52,6 +53,7 @@ class Engine:
         self.promised: set[Reservation] = set()  # given to it since then
         self.alarms: Counter[str] = Counter()
         self._rates: dict[int, float] = {}  # tokens a second that P computes, by octave of tokens
+        self.prefixes = Prefixes()  # of prompts, that a decode engine should hold
         self.handed: Params | None = None  # P's last handoff: who it is, and how KV travels
 
     def computed(self, tokens: int, seconds: float) -> None:
@@ -112,6 +114,8 @@ class Engine:
         if answer.status != 200:
             return
         now = read_metrics(answer.body)
+        if self.reading is not None and now.computed < self.reading.computed:
+            self.prefixes.forget()  # a counter that falls: another process
         if self.reading is not None:
             for name in alarms(self.reading, now, decodes=self.role == "decode"):
                 self.alarms[name] += 1
@@ -133,6 +137,7 @@ class Engine:
         self.usable = usable
         if not usable:
             self.reading = None
+            self.prefixes.forget()
             self.handed = None  # whoever comes back is another process with another name
 
     async def check(self, connect_s: float) -> bool:
@@ -173,6 +178,10 @@ class Reservation:
         """Count these tokens of KV until the engine's metrics do."""
         self.kv_tokens = kv_tokens
         self.engine.promised.add(self)
+
+    def arrive(self) -> None:
+        """The engine has taken it, and tells of its KV by itself."""
+        self.arrived = True
 
     def prompt_done(self) -> None:
         """The prompt is computed: newcomers no longer wait behind it. Harmless twice."""
@@ -245,7 +254,11 @@ class Fleet:
         if index is None:
             return None
         self._turns[role] = index + 1
-        return Reservation(self.of(role)[index], prompt_bytes, self._tell_freed)
+        return self.place_on(self.of(role)[index], prompt_bytes)
+
+    def place_on(self, engine: Engine, prompt_bytes: int) -> Reservation:
+        """A place on this engine."""
+        return Reservation(engine, prompt_bytes, self._tell_freed)
 
     def peek(self, role: EngineRole) -> Engine | None:
         """The engine that `reserve` would take."""

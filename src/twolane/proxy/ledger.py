@@ -29,7 +29,8 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcome: str
     prompt_bytes: int
     ledger: Ledger
-    alone: str | None = None  # why a split request went through one engine
+    alone: str | None = None  # why a request went through one engine, `held` and the like
+    believed_tokens: int | None = None  # of its prompt, that D should have held
 
 
 class _PromptDetails(msgspec.Struct):
@@ -86,13 +87,17 @@ def read_answer(raw: bytes) -> EngineAnswer | None:
 
 
 def times_of(answer: EngineAnswer | None) -> EngineTimes | None:
-    """The engine's own times; None where it reports none (`--enable-per-request-metrics`)."""
-    if answer is None or answer.metrics is None:
+    """The engine's own times (`--enable-per-request-metrics`), and how much of the prompt it had
+    cached (`--enable-prompt-tokens-details`); None where it reports neither."""
+    if answer is None:
         return None
     details = answer.usage.prompt_tokens_details if answer.usage is not None else None
+    if answer.metrics is None and details is None:
+        return None
+    times = answer.metrics or _Metrics()
     return EngineTimes(
-        queue_ms=answer.metrics.queue_time_ms,
-        first_token_ms=answer.metrics.time_to_first_token_ms,
+        queue_ms=times.queue_time_ms,
+        first_token_ms=times.time_to_first_token_ms,
         cached_tokens=details.cached_tokens if details is not None else None,
     )
 
@@ -110,7 +115,8 @@ class Tail:
     def times(self) -> EngineTimes | None:
         reads = (without_framing(data) if framed else data for data, framed in self._reads)
         for event in reversed(b"".join(reads).split(b"\n\n")):
-            if b'"metrics"' in event and event.startswith(b"data:"):
+            told = b'"metrics"' in event or b'"cached_tokens"' in event
+            if told and event.startswith(b"data:"):
                 return times_of(read_answer(event[5:]))
         return None
 

@@ -16,7 +16,9 @@ from prometheus_client.registry import Collector
 from twolane.analysis.attribution import parts
 from twolane.clock import NS
 from twolane.proxy.exchange import Services
+from twolane.proxy.prefixes import PIECE
 from twolane.proxy.scrape import ALARMS
+from twolane.proxy.ways import Ways
 from twolane.records import Ledger, Request
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -26,7 +28,8 @@ _BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 class _Live(Collector):
     """Reads the handoff book and the fleet at the moment of the scrape."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, ways: Ways) -> None:
+        self._ways = ways
         self._book = services.book
         self._fleet = services.fleet
         self._admission = services.admission
@@ -53,9 +56,30 @@ class _Live(Collector):
         yield CounterMetricFamily("twolane_refused", "Turned away by it.", admission.refused)
         yield CounterMetricFamily("twolane_retries", "Asked again.", self._retries.used)
         yield CounterMetricFamily("twolane_fallbacks", "Not split.", self._fallbacks.used)
+        yield from self._decisions()
         yield from self._engines()
         yield self._alarms()
         yield self._rooms()
+
+    def _decisions(self) -> Iterator[Metric]:
+        """Every request's way once, and again where another was taken after it."""
+        counts, labels = self._ways.counts, ["outcome"]
+        alone = CounterMetricFamily("twolane_not_split", "Sent to one engine.", labels=["why"])
+        for why in counts.keys() - {"split", "fanned"}:
+            alone.add_metric([why], counts[why])
+        told = CounterMetricFamily("twolane_beliefs", "That a D holds a prefix.", labels=labels)
+        for outcome in ("right", "wrong", "unreported", "doubted"):
+            told.add_metric([outcome], self._ways.beliefs[outcome])
+        held = GaugeMetricFamily(
+            "twolane_engine_held_bytes", "Of prompts, believed to be cached.", labels=["engine"]
+        )
+        for engine in self._fleet.of("decode"):
+            held.add_metric([engine.name], len(engine.prefixes) * PIECE)
+        yield CounterMetricFamily("twolane_split", "Sent to P and D.", counts["split"])
+        yield CounterMetricFamily(
+            "twolane_fanned_out", "Of those, several answers by one handoff.", counts["fanned"]
+        )
+        yield from (alone, told, held)
 
     def _alarms(self) -> Metric:
         """From the engines' own metrics: what grew that should not."""
@@ -98,22 +122,14 @@ class _Live(Collector):
 class Metrics:
     """Counters of one proxy."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, ways: Ways) -> None:
         self._answers: dict[tuple[str, int], Counter] = {}
         self._by_part: dict[str, Histogram] = {}
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Live(services))
+        self._registry.register(_Live(services, ways))
         self.requests = Counter(
             "twolane_requests", "Answers.", ["path", "status"], registry=self._registry
         )
-        self.alone = Counter(
-            "twolane_not_split", "Requests one handoff cannot serve.", ["why"],
-            registry=self._registry,
-        )  # fmt: skip
-        self.fanned = Counter(
-            "twolane_fanned_out", "Several answers over one handoff, by D's prefix cache.",
-            registry=self._registry,
-        )  # fmt: skip
         self.gone = Counter(
             "twolane_clients_gone", "Clients that left before the end.", registry=self._registry
         )

@@ -96,7 +96,7 @@ class PushExchange(Exchange):
                 d_leg.cancel()
                 log.error(
                     "request %s: P failed (%s) while D waited: D may hold blocks until it restarts",
-                    self._asked.id,
+                    self.asked.id,
                     refusal,
                 )
                 self._break(refusal)
@@ -106,10 +106,10 @@ class PushExchange(Exchange):
 
     async def _prefill_leg(self, handoff: Handoff, got: Places) -> Answer:
         with ExitStack() as places:
-            size = self._asked.body.size
+            size = self.asked.body.size
             place, connection = await self._connect("prefill", size, places, got.prefill)
             answer = await self._ask_prefill(
-                place.engine, connection, self._asked.body.for_prefill(), handoff, got.decode.engine
+                place.engine, connection, self.asked.body.for_prefill(), handoff, got.decode.engine
             )
             place.prompt_done()
         if answer.status != 200:
@@ -121,7 +121,7 @@ class PushExchange(Exchange):
         with ExitStack() as places:
             place, connection = await self._connect("decode", 0, places, got.decode)
             relay = Relay(self._reply, lambda: self._take(handoff), lambda: None)
-            body = self._asked.body.for_decode(unseen(known, f"cmpl-{self._asked.id}-0"))
+            body = self.asked.body.for_decode(unseen(known, f"cmpl-{self.asked.id}-0"))
             await self._relay(place.engine, connection, relay, body)
 
     def _take(self, handoff: Handoff) -> None:

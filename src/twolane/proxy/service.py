@@ -20,19 +20,18 @@ from twolane import clock
 from twolane.proxy.admission import Admission, TokenMeter
 from twolane.proxy.body import LARGE, Body
 from twolane.proxy.client import ClientSide, Members, Reply
-from twolane.proxy.config import EngineRole, ProxyConfig
+from twolane.proxy.config import ProxyConfig
 from twolane.proxy.exchange import Exchange, Services
-from twolane.proxy.fan import FanExchange, fans_out
 from twolane.proxy.fleet import Engine, Fleet
 from twolane.proxy.handoff import HandoffBook
 from twolane.proxy.ledger import REQUEST_HEADER, Account, LedgerLine
 from twolane.proxy.metrics import CONTENT_TYPE, Metrics
-from twolane.proxy.push import PushExchange
 from twolane.proxy.refusal import RefusalError
 from twolane.proxy.release import Asked, Releases
 from twolane.proxy.retry import RetryBudget
-from twolane.proxy.turns import Turns
+from twolane.proxy.turns import Turns, in_turns
 from twolane.proxy.warm import Pair
+from twolane.proxy.ways import Way, Ways
 from twolane.proxy.workers import Board
 from twolane.records import Appender
 from twolane.wire.http1 import Payload
@@ -84,7 +83,8 @@ class Proxy:
             self.retries,
             self.fallbacks,
         )
-        self.metrics = Metrics(self.services)
+        self.ways = Ways(self.services)
+        self.metrics = Metrics(self.services, self.ways)
         self.clients: Members[ClientSide] = Members()
         self.replies: Members[Reply] = Members()
         self.draining = False
@@ -145,21 +145,33 @@ class Proxy:
     async def _generate(self, request: Request, reply: Reply, received_ns: int) -> None:
         await self._turns.take()
         asked = self._asked(request, await _read(request.body))
-        kind = PushExchange if self.config.connector == "push-at-once" else Exchange
-        alone = self._alone_because(asked.body) if self.config.prefill else None
-        if alone == "n" and self._alone == "decode" and fans_out(asked.body, self.services):
-            kind, alone = FanExchange, None
-            self.metrics.fanned.inc()
-        exchange = kind(self.services, asked, reply, Account(received_ns, self._boot))
-        with self._recorded(exchange, asked, reply, alone):
-            if self.config.prefill and alone is None:
-                await self._split(exchange, asked, request, reply)
-            else:
-                await exchange.direct(self._alone, asked.body.plain_or(request.body))
+        way = await self.ways.of(asked.body)
+        exchange = way.kind(self.services, asked, reply, Account(received_ns, self._boot))
+        with self._recorded(exchange, asked, reply, way):
+            if way.engine is not None:
+                await self._straight(exchange, way, way.engine, request, reply)
+            if self.config.prefill and way.why is None:
+                await self._split(exchange, request, reply)
+            elif way.engine is None:
+                await exchange.direct(self.ways.alone, asked.body.plain_or(request.body))
 
-    async def _split(
-        self, exchange: Exchange, asked: Asked, request: Request, reply: Reply
+    async def _straight(
+        self, exchange: Exchange, way: Way, engine: Engine, request: Request, reply: Reply
     ) -> None:
+        """To the D that holds the prompt's beginning. The way is to be split where D has not seen
+        the request, or broke off and the budget allows that it is asked again."""
+        place = self.fleet.place_on(engine, way.new_bytes)
+        try:
+            await exchange.straight(place, exchange.asked.body.plain_or(request.body))
+        except RefusalError as refusal:
+            unseen = exchange.account.d_dispatch_ns is None
+            again = refusal.again and not reply.started
+            if not unseen and not (again and self.retries.take()):
+                raise
+            log.warning("request %s: split after all, since %s", exchange.asked.id, refusal)
+            self.ways.split_after_all(way)
+
+    async def _split(self, exchange: Exchange, request: Request, reply: Reply) -> None:
         """Through P and D; through one engine where that failed and the budget allows it."""
         self.fallbacks.earn()
         try:
@@ -168,11 +180,11 @@ class Proxy:
             failed = refusal.status in _ENGINES_FAIL and not reply.started
             if not failed or not self.fallbacks.take():
                 raise
-            log.warning("request %s: not split, since %s", asked.id, refusal)
+            log.warning("request %s: not split, since %s", exchange.asked.id, refusal)
             exchange.fell_back = True
             exchange.account.forget_prefill()
-            self.metrics.alone.labels("fallback").inc()
-            await exchange.direct(self._alone, asked.body.plain_or(request.body))
+            self.ways.counts["fallback"] += 1
+            await exchange.direct(self.ways.alone, exchange.asked.body.plain_or(request.body))
 
     async def _pass(self, request: Request, reply: Reply, received_ns: int) -> None:
         raw: Payload = request.body
@@ -182,13 +194,7 @@ class Proxy:
             raw = body.plain_or(request.body)
         asked = self._asked(request, body)
         exchange = Exchange(self.services, asked, reply, Account(received_ns, self._boot))
-        await exchange.direct(self._alone, raw, generates=False)
-
-    def _alone_because(self, body: Body) -> str | None:
-        """Why a request is not split; None where it is. Every reason is counted."""
-        if self.meter.tokens(body.size) < self.config.split_from_tokens:
-            return "short"
-        return body.alone_because()
+        await exchange.direct(self.ways.alone, raw, generates=False)
 
     def _check_key(self, request: Request) -> None:
         """Raises RefusalError 401 where keys are asked for and none of them was given."""
@@ -196,11 +202,6 @@ class Proxy:
         right = [compare_digest(given.strip().encode(), key.encode()) for key in self._keys]
         if self._keys and not (scheme.lower() == "bearer" and any(right)):
             raise RefusalError(401, "a valid API key is needed: Authorization: Bearer KEY")
-
-    @property
-    def _alone(self) -> EngineRole:
-        """Who serves what one engine must serve."""
-        return "aggregated" if self.config.aggregated else "decode"
 
     def _asked(self, request: Request, body: Body) -> Asked:
         request_id = self._unique(request.header(b"x-request-id")) or os.urandom(16).hex()
@@ -224,13 +225,9 @@ class Proxy:
     # --------------------------------------------------------------------------- the records
 
     @contextlib.contextmanager
-    def _recorded(
-        self, exchange: Exchange, asked: Asked, reply: Reply, alone: str | None
-    ) -> Iterator[None]:
+    def _recorded(self, exchange: Exchange, asked: Asked, reply: Reply, way: Way) -> Iterator[None]:
         """Whatever the end of an exchange is, it gets its line."""
         status, outcome = 0, "done"
-        if alone is not None:
-            self.metrics.alone.labels(alone).inc()
         try:
             yield
         except RefusalError as refusal:
@@ -246,10 +243,12 @@ class Proxy:
         finally:
             exchange.account.end_ns = clock.now_ns()
             if exchange.fell_back:
-                alone = "fallback"
+                way.why = "fallback"
             if exchange.broken is not None:
                 outcome = str(exchange.broken)
-            note = _Note(asked, reply.status or status, outcome, alone)
+            if outcome == "done" and reply.status == 200:
+                self.ways.learn(way, exchange.account)
+            note = _Note(asked, reply.status or status, outcome, way)
             self._write_when_settled(exchange, note)
 
     def _write_when_settled(self, exchange: Exchange, note: _Note) -> None:
@@ -272,7 +271,8 @@ class Proxy:
                     outcome=note.outcome,
                     prompt_bytes=note.asked.body.size,
                     ledger=ledger,
-                    alone=note.alone,
+                    alone=note.way.why,
+                    believed_tokens=note.way.believed_tokens,
                 )
             )
 
@@ -319,6 +319,7 @@ class Proxy:
         self.retries.configure(config.retry_share)
         self.fallbacks.configure(config.fallback_share)
         self.releases.configure(config)
+        self.ways.configure(self.services)
         self._keys = config.api_keys
         await self._welcome(new)
         self.admission.configure(config)
@@ -372,21 +373,14 @@ class _Note:
     asked: Asked
     status: int
     outcome: str
-    alone: str | None
+    way: Way
 
 
 async def _read(raw: bytes | bytearray) -> Body:
     """The client's body; a large one gives the other streams their turn. Raises RefusalError."""
     if len(raw) <= LARGE:
         return Body.parse(raw)
-    steps = Body.parse_in_steps(raw)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            body: Body = end.value
-            return body
-        await asyncio.sleep(0)
+    return await in_turns(Body.parse_in_steps(raw))
 
 
 def _for_engines(request: Request) -> list[tuple[str, str]]:

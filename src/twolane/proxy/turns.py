@@ -10,6 +10,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Generator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def in_turns(steps: Generator[None, None, T]) -> T:
+    """What long work comes to, with the other streams' turns between its steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await asyncio.sleep(0)
 
 
 class Turns:
