@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.report.synthetic import GRID, make
+from tests.report.synthetic import ARMS, GRID, make
 
 from twolane.analysis.results import load
 from twolane.clock import MS, NS
@@ -28,6 +29,19 @@ from twolane.records import (
 )
 from twolane.report import html, needles, ramps, ratios, telemetry
 from twolane.report.facts import Facts
+
+# -------------------------------------------------------------------------------------- frontier
+
+
+def test_of_arms_that_run_alike_one_is_on_the_line_of_budgets(tmp_path: Path) -> None:
+    again = dataclasses.replace(ARMS[0], name="again_2048")
+    page = html(load(make(tmp_path / "r", arms=(*ARMS[:2], again))))
+    drawn = page.partition('id="frontier"')[2].partition("</section>")[0]
+    lines = re.findall(r'<path d="([^"]*)" class="line', drawn)
+    assert lines
+    assert {line.count("L") for line in lines} == {1}
+    assert ", 4 users" in drawn
+
 
 # ---------------------------------------------------------------------------------------- ratios
 

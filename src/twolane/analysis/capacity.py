@@ -185,14 +185,18 @@ def _missing(
     if not by_users:
         return "a closed-loop cell"
     if not after:
-        return f"a cell with more than {held:,} users"
+        return f"a cell with more than {_users(held)}"
     users, outcome = after[0]
     if outcome == "fails":
-        return f"a cell with fewer than {users:,} users" if held == 0 and users > 1 else ""
+        return f"a cell with fewer than {_users(users)}" if held == 0 and users > 1 else ""
     coded = dict.fromkeys(code for one in by_users[users] for code in one.codes)
     if coded:
-        return f"a clean run with {users:,} users ({', '.join(coded)})"
+        return f"a clean run with {_users(users)} ({', '.join(coded)})"
     return _more_requests(by_users[users], slo.share)
+
+
+def _users(count: int | None) -> str:
+    return f"{count:,} user{'s' * (count != 1)}"
 
 
 def _more_requests(runs: Sequence[Level], share: float) -> str:
@@ -202,5 +206,5 @@ def _more_requests(runs: Sequence[Level], share: float) -> str:
     for sent in range(least.sent + 1, MOST_REQUESTS):
         between = wilson(round(seen * sent), sent)
         if between and (between[0] >= share or between[1] < share):
-            return f"{sent:,} requests with {least.users:,} users instead of {least.sent:,}"
-    return f"runs with {least.users:,} users that agree: about {share:.0%} meet it"
+            return f"{sent:,} requests with {_users(least.users)} instead of {least.sent:,}"
+    return f"runs with {_users(least.users)} that agree: about {share:.0%} meet it"

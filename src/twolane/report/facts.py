@@ -330,10 +330,11 @@ def describe(meta: RunMeta) -> str:
     roles = [engine.role for engine in meta.engines]
     if not roles:
         return meta.layout
-    if "prefill" in roles or "decode" in roles:
-        return f"split, {roles.count('prefill')} prefill + {roles.count('decode')} decode"
-    copies = "one engine" if len(roles) == 1 else f"{_count(len(roles))} copies"
     budget = budget_of(meta.engines)
+    if "prefill" in roles or "decode" in roles:
+        split = f"split, {roles.count('prefill')} prefill + {roles.count('decode')} decode"
+        return f"{split}, budget\N{NO-BREAK SPACE}{budget:,}" if budget else split
+    copies = "one engine" if len(roles) == 1 else f"{_count(len(roles))} copies"
     return f"{copies}, budget\N{NO-BREAK SPACE}{budget:,}" if budget else copies
 
 

@@ -6,7 +6,7 @@ joined by a line; a coded arm is hollow and joined to nothing; whiskers span the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from twolane.analysis.answers import Frontier
@@ -76,6 +76,8 @@ AXES = (
 
 def _box(facts: Facts, one: Frontier, y: Scale, axis: Axis) -> Markup:
     title, unit = axis.title, axis.unit
+    if unit != "ms" and facts.grid is not None:
+        title = f"{title}, {facts.grid.users} user{'s' * (facts.grid.users != 1)}"
     known = [(p, x) for p in one.places if (x := axis.of(p).middle) and p.gap.middle]
     said = f"Worst pause against {title}, {len(known)} arms, {workload(one.cell)}"
     more = "" if unit == "ms" else ", more is better"
@@ -88,7 +90,7 @@ def _box(facts: Facts, one: Frontier, y: Scale, axis: Axis) -> Markup:
         y_words=_words("ms"),
         said=said,
         spots=[_spot(facts, one, place, x, unit) for place, x in known],
-        lines=_lines(known),
+        lines=_lines(known, {b for _, b in facts.alike}),
         marks=[Mark(limit, f"{limit:g} ms") for limit in GAP_LIMITS_MS],
     ).drawn()
 
@@ -130,12 +132,13 @@ def _left_out(place: Place) -> str:
     return f"{runs[1]} of {sum(runs)} runs left out" if place.clean else "excluded"
 
 
-def _lines(known: Sequence[tuple[Place, float]]) -> list[Line]:
-    """Clean aggregated arms that differ in the budget alone, by budget."""
+def _lines(known: Sequence[tuple[Place, float]], twins: Collection[str]) -> list[Line]:
+    """Clean aggregated arms that differ in the budget alone, by budget; of arms that run alike
+    (A/A) the first alone."""
     series: dict[tuple[str, tuple[str, ...]], list[tuple[float, float]]] = {}
     for place, x in known:
         arm = place.arm
-        if not arm.split and arm.budget and place.clean:
+        if not arm.split and arm.budget and place.clean and arm.name not in twins:
             points = series.setdefault((arm.layout, arm.others), [])
             points.append((x, place.gap.middle or 0.0))
     return [Line(points) for points in series.values() if len(points) > 1]

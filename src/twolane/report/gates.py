@@ -100,7 +100,7 @@ def differences(facts: Facts) -> Markup | None:
     caption = "Differences between the arms"
     inside = table(head, rows, caption=caption, class_="cards")
     box = scroll(inside, caption)
-    return join(_summary(found), box)
+    return join(_summary(found), details("Each of them", box, class_="data"))
 
 
 def _matters(one: Confound) -> str:

@@ -37,7 +37,7 @@ def machine(results: Results) -> Markup:
         el("h3", "Versions"),
         _list(dict(sorted(first.versions.items()))),
         el("h3", "Engines"),
-        _engines(results),
+        details("Every engine of every run", _engines(results), class_="data"),
         _started(results),
     )
 

@@ -73,7 +73,7 @@ def table(
     """
     names = list(head)
     labels = map(_plain, names) if class_ == "cards" else [None] * len(names)
-    under = list(labels)[1:]
+    under = list(labels)
     return el(
         "table",
         el("caption", caption, class_="unseen"),
@@ -85,8 +85,8 @@ def table(
 
 def _row(row: Iterable[Child], under: Sequence[str | None]) -> list[Markup]:
     first, *rest = row
-    cells = [el("td", cell, data_label=name) for cell, name in zip(rest, under, strict=True)]
-    return [el("th", first, scope="row"), *cells]
+    cells = [el("td", cell, data_label=name) for cell, name in zip(rest, under[1:], strict=True)]
+    return [el("th", first, scope="row", data_label=under[0]), *cells]
 
 
 def _plain(name: Child) -> str | None:

@@ -87,7 +87,7 @@ def methods(facts: Facts) -> Markup:
         el("p", CLOCK),
         el("p", PHASES),
         el("p", STRIPS),
-        el("dl", definitions, class_="formulas"),
+        details("Formulas of the figures", el("dl", definitions, class_="formulas"), class_="data"),
         el("p", _comparison(facts)),
         el("h3", "The answers"),
         el("dl", [el("div", el("dt", a), el("dd", b)) for a, b in answered()], class_="formulas"),

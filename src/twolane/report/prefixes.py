@@ -44,7 +44,7 @@ def _group(facts: Facts, one: Prefixes) -> Markup:
         "div",
         el("h3", title(facts, one)),
         marked,
-        el("div", _chart(one), _grid(facts, one), class_="plots prefixes"),
+        el("div", _chart(facts, one), _grid(facts, one), class_="plots prefixes"),
         rests,
         _gaps(facts, one),
         _edges(facts, one),
@@ -55,12 +55,12 @@ def _group(facts: Facts, one: Prefixes) -> Markup:
 # ---------------------------------------------------------------------------------------- chart
 
 
-def _chart(one: Prefixes) -> Markup:
-    colours = {line.arm.name: i % COLOURS for i, line in enumerate(one.lines)}
-    points = [point for line in one.lines for point in _points(one, line.curve)]
-    gaps = [gap for _, gap in points] + [
-        p.gap_ms for line in one.lines for p in line.peaks.values()
-    ]
+def _chart(facts: Facts, one: Prefixes) -> Markup:
+    twins = {b for _, b in facts.alike}  # their lines would lie on those of the first of them
+    lines = [line for line in one.lines if line.arm.name not in twins]
+    colours = {line.arm.name: i % COLOURS for i, line in enumerate(lines)}
+    points = [point for line in lines for point in _points(one, line.curve)]
+    gaps = [gap for _, gap in points] + [p.gap_ms for line in lines for p in line.peaks.values()]
     box = Box(
         x=Scale.over([*one.tops, *(at for at, _ in points)], room=0.06),
         y=Scale.over([*gaps, *one.limits_ms]),
@@ -68,15 +68,15 @@ def _chart(one: Prefixes) -> Markup:
         y_title="longest gap of a reader",
         x_words=tokens,
         y_words=milliseconds,
-        said=f"Longest gap by prefix, {len(one.lines)} arms, {one.victims} readers",
+        said=f"Longest gap by prefix, {len(lines)} arms, {one.victims} readers",
         spots=[
             _spot(one, line.arm.name, top, peak, colours[line.arm.name])
-            for line in one.lines
+            for line in lines
             for top, peak in line.peaks.items()
         ],
         lines=[
             Line(_points(one, line.curve), f"c{colours[line.arm.name]}")
-            for line in one.lines
+            for line in lines
             if len(_points(one, line.curve)) > 1
         ],
         marks=[Mark(limit, f"{limit:g} ms") for limit in one.limits_ms],
@@ -87,8 +87,10 @@ def _chart(one: Prefixes) -> Markup:
             el("i", class_=f"c{colours[line.arm.name]}"),
             _named(line.arm.name, line.arm.budget),
         )
-        for line in one.lines
+        for line in lines
     ]
+    if any(peak.edge for line in lines for peak in line.peaks.values()):
+        legend.append(el("li", f"pale: see {SHARED}"))
     return el("div", box, el("ul", legend, class_="legend"))
 
 
