@@ -66,3 +66,27 @@ async def test_what_p_sent_does_not_count_as_cached(pair: Fleet) -> None:
             g.json["usage"]["prompt_tokens_details"]["cached_tokens"] for g in (first, second)
         ]
         assert cached == [0, 1000 // BLOCK * BLOCK]
+
+
+async def test_a_second_turn_goes_straight_to_d_which_computes_what_is_new(pair: Fleet) -> None:
+    """The first turn's KV came from P; of the second D computes all that is new to it, and no
+    more: the first answer, the new turn, and the unfinished block before them."""
+    first = needle.filler(6000, seed=81)
+    echo = needle.echo(300, seed=82)
+    async with scene(pair, split_from_tokens=1000) as one:
+        got = await asked(one, {"prompt": first, "max_tokens": 8})
+        before = await computed(pair)
+        turn = {"prompt": f"{first}{got.text} {echo.text}", "max_tokens": 24}
+        again = await asked(one, turn)
+        new = await computed(pair) - before
+        assert one.proxy.ways.counts == {"split": 1, "held": 1}
+        assert one.proxy.ways.beliefs == {"right": 1}
+        usage = again.json["usage"]
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        assert cached == 6000 // BLOCK * BLOCK
+        assert new == usage["prompt_tokens"] - cached < 300 + 8 + BLOCK + 2
+        alone = await call(
+            side(pair, "prefill").launch.port, turn | {"model": "needle", "top_k": 1}
+        )
+        assert again.text == (await alone.answer(PATIENCE_S)).text
+        assert again.text == echo.continuation(24)
