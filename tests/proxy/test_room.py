@@ -43,6 +43,8 @@ def test_vllms_own_number_of_tokens_is_preferred() -> None:
         (Reading(computed=3000.0, transferred=90_000.0), []),
         (Reading(computed=3000.0, transferred=100.0), ["decode_computes_prompts"]),
         (Reading(computed=2000.0), []),
+        (Reading(computed=30_000.0, given=28_000, given_before=1), []),
+        (Reading(computed=31_000.0, given=28_000), ["decode_computes_prompts"]),
     ],
 )
 def test_what_grows_is_told(now: Reading, raised: list[str]) -> None:

@@ -261,3 +261,20 @@ async def test_both_legs_at_once_too() -> None:
         await r.settled()  # P's leg may end after the answer
         await right(r, SECOND)
         assert legs(r) == (1, [2])
+
+
+async def test_what_d_was_given_to_compute_raises_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(split_from_tokens=FROM) as r:
+        engine = r.proxy.fleet.of("decode")[0]
+        computed = iter([0, 3000, 6000, 9000])
+        monkeypatch.setattr(
+            "twolane.proxy.fleet.read_metrics", lambda _: Reading(computed=next(computed))
+        )
+        alarms = []
+        await engine.scrape(1.0)
+        for prompts in (2, 0, 0):  # those of the first round are computed in the second
+            for _ in range(prompts):
+                await right(r, "short " * 350)
+            await engine.scrape(1.0)
+            alarms.append(engine.alarms["decode_computes_prompts"])
+        assert alarms == [0, 0, 1]

@@ -86,8 +86,8 @@ def up(
 @click.option("--api-key", "api_keys", multiple=True, envvar="TWOLANE_API_KEYS",
               help="A key that clients must give; several, or in TWOLANE_API_KEYS.")  # fmt: skip
 @click.option("--split-from", "split_from_tokens", type=click.IntRange(0), metavar="TOKENS",
-              help="Requests of which one engine would compute fewer tokens (about), short ones and "
-              "those whose beginning a D holds, go straight to it.")  # fmt: skip
+              help="Requests of which one engine would compute fewer tokens (about), short or with "
+              "a beginning that a D holds, go straight to it.")  # fmt: skip
 @click.option("--backlog", "backlog_tokens", type=click.IntRange(1), metavar="TOKENS",
               help="Prompt tokens one prefill engine is given at a time; more wait.")  # fmt: skip
 @click.option("--decode-limit", type=click.IntRange(1), metavar="N",

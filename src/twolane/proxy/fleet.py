@@ -46,6 +46,7 @@ class Engine:
         self.prompt_bytes = 0
         self.in_flight = 0
         self.served = 0
+        self.given = 0  # bytes of prompts that it was to compute, so far
         self.usable = True
         self.suspect = asyncio.Event()  # set: ask for its health now
         self.silences = 0
@@ -114,9 +115,11 @@ class Engine:
         if answer.status != 200:
             return
         now = read_metrics(answer.body)
+        now.given = self.given
         if self.reading is not None and now.computed < self.reading.computed:
             self.prefixes.forget()  # a counter that falls: another process
         if self.reading is not None:
+            now.given_before = self.reading.given
             for name in alarms(self.reading, now, decodes=self.role == "decode"):
                 self.alarms[name] += 1
                 log.warning("engine %s: %s", self.name, name.replace("_", " "))
@@ -171,6 +174,7 @@ class Reservation:
         self.kv_tokens = 0.0  # that it will take of the engine's KV
         self.arrived = False  # the engine counts it itself by now
         engine.prompt_bytes += prompt_bytes
+        engine.given += prompt_bytes
         engine.in_flight += 1
         engine.served += 1
 

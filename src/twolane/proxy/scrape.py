@@ -31,6 +31,8 @@ class Reading:
     counters: dict[str, float] = field(default_factory=dict)
     computed: float = 0.0
     transferred: float = 0.0
+    given: int = 0  # bytes of prompts that the engine had been given to compute by then, and
+    given_before: int = 0  # ... by the scrape before
     caches_prefixes: bool = True
 
 
@@ -86,10 +88,12 @@ def _source(reading: Reading, line: bytes) -> None:
 
 
 def alarms(before: Reading, now: Reading, *, decodes: bool) -> list[str]:
-    """What grew between two scrapes that should not have, for an engine that `decodes` only."""
+    """What grew between two scrapes that should not have, for an engine that `decodes` only. What
+    it was given to compute, also shortly before, may have up to a token a byte."""
     grown = [name for name, value in now.counters.items() if value > before.counters.get(name, 0.0)]
     computed = now.computed - before.computed
     moved = now.transferred - before.transferred
-    if decodes and computed > max(_SMALL_PROMPTS, moved):
+    given = now.given - before.given_before
+    if decodes and computed > max(_SMALL_PROMPTS, moved) + given:
         grown.append("decode_computes_prompts")
     return grown
