@@ -31,7 +31,7 @@ from tests.engine.leaving import (
 from twolane.engines import http, pinning
 from twolane.engines.fleet import Fleet
 from twolane.engines.process import Process
-from twolane.proxy import service
+from twolane.proxy import ways
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
 
@@ -55,7 +55,7 @@ def note(**seen: Any) -> None:
 @pytest.fixture(autouse=True)
 def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     Watched.arrived, Watched.stay, Watched.prefilled = {}, set(), []
-    monkeypatch.setattr(service, "Exchange", Watched)
+    monkeypatch.setattr(ways, "Exchange", Watched)
 
 
 @pytest.mark.parametrize("point", POINTS)
