@@ -79,7 +79,7 @@ def _bands(one: Prefixes, limit_ms: float) -> str:
 
 def _words(one: Held) -> str:
     if one.held is not None:
-        more = ", the largest measured," if one.outcome == "held" else ""
+        more = ", the largest measured" if one.outcome == "held" else ""
         return f"budget {one.held:,}{more}"
     none = {"none would": "no static budget", "none measured": "none measured"}
     return none.get(one.outcome, "cannot tell")
