@@ -291,3 +291,17 @@ def test_a_copy_of_the_same_runs_is_refused(folder: Path, tmp_path: Path) -> Non
         compare_folders(folder, tmp_path / "copy")
     assert error.value.place == str(tmp_path / "copy")
     assert "another campaign" in error.value.remedy
+
+
+def test_every_comparison_is_the_pages_own(tmp_path: Path) -> None:
+    """Also of figures that are zero in a block, which have no ratio at all."""
+    folder = make(tmp_path / "r", blocks=3)
+    facts = Facts(load(folder))
+    compared = compare_folders(folder)
+    found = [(row, one) for row in compared.rows for one in row.against]
+    assert found
+    for row, one in found:
+        assert one == facts.versus(row.cell, row.metric, one.a, one.b)
+    assert any(one.ratio is None for _, one in found)
+    shown = CliRunner().invoke(cli, ["compare", str(folder)])
+    assert "no ratio: 0 or less in a block" in shown.output

@@ -22,7 +22,7 @@ from twolane.analysis.prefixes import Prefixes
 from twolane.analysis.results import Results, load, together
 from twolane.errors import QuestionError
 from twolane.records import AnyCell, GridCell, TraceCell
-from twolane.report.facts import Facts, Figure, figure_of, shown
+from twolane.report.facts import Facts, Figure, figure_of, shown, vanish
 from twolane.report.metrics import Metric
 
 FORMAT = 1
@@ -155,7 +155,7 @@ class _Work:
         pairs = self.pairs if metric.compared else ()
         against = tuple(
             compare(
-                points,
+                [] if metric.may_vanish and vanish(points, a, b) else points,
                 *(a, b),
                 lower_is_better=metric.lower_is_better,
                 margin=self.facts.margin,

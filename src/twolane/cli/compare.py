@@ -150,6 +150,8 @@ def _told(one: Comparison | None, row: Row, *, several: bool) -> str:
         return ""
     words = one.verdict.replace("A better", "better").replace("B better", "worse")
     beside = f" [against {one.b}]" if several else ""
+    if one.ratio is None and row.metric.may_vanish and not one.left_out:
+        return f"no ratio: 0 or less in a block{beside}"
     if one.ratio is None:
         return f"{words}{beside}"
     times = ratio(one.ratio)
