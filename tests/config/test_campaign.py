@@ -323,6 +323,20 @@ def test_more_requests_than_any_run_has_are_refused(text: str) -> None:
     assert "10,000,000" in caught.value.remedy
 
 
+def test_an_arms_arguments_are_read_as_a_layouts_are(tmp_path: Path) -> None:
+    given = '[--max-num-seqs 4, "--block-size=128", --swap-space, 9]'
+    path = changed(tmp_path, "layout: split_1p1d", f"layout: split_1p1d, args: {given}")
+    for engine in load_campaign(path).arms[2].layout.engines:
+        words = ("--max-num-seqs", "4", "--block-size=128", "--swap-space", "9")
+        at = engine.args.index("--max-num-seqs")
+        assert engine.args[at : at + 5] == words
+        assert engine.places["--block-size"].startswith(f"{path}:12:")
+    path = changed(tmp_path, "layout: split_1p1d", "layout: split_1p1d, args: [--x 'open]")
+    with pytest.raises(ConfigError, match="No closing quotation") as caught:
+        load_campaign(path)
+    assert caught.value.place.startswith(f"{path}:12:")
+
+
 def test_an_arm_may_ask_something_of_its_proxy(tmp_path: Path) -> None:
     asks = "layout: split_1p1d, proxy: {connector: push, tokenise_once: true, kv_limit: 0.8}"
     plain, asking = (

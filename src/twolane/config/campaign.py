@@ -19,7 +19,17 @@ from twolane.config.cells import (
     parse_size,
     tokens_needed,
 )
-from twolane.config.models import Engine, Layout, Model, Models, VariableName, load_models
+from twolane.config.models import (
+    Engine,
+    Layout,
+    Model,
+    Models,
+    VariableName,
+    arguments,
+    load_models,
+    places,
+    variable_text,
+)
 from twolane.config.source import Shape, YamlFile, nearest
 from twolane.errors import QuestionError
 from twolane.records import AnyCell, NeedleCell
@@ -128,7 +138,7 @@ class ProxyShape(Shape):
 class ArmShape(Shape):
     layout: str
     budget: int | None = Field(default=None, ge=1)
-    args: list[str] = []
+    args: list[str | int | float] = []
     env: dict[VariableName, str | int | float | bool] = {}
     proxy: ProxyShape = ProxyShape()
     factor: str = ""
@@ -278,24 +288,24 @@ def _arm(file: YamlFile, model: Model, name: str, shape: ArmShape, context: int)
             f"model {model.name} has no layout {shape.layout!r}",
             nearest(shape.layout, list(model.layouts)),
         )
-    knobs = [*shape.args, "--max-model-len", str(context)]
-    places = {"--max-model-len": file.place(("context",))}
+    knobs = [*arguments(file, (*at, "args"), shape.args), "--max-model-len", str(context)]
+    stands = places(file, (*at, "args"), shape.args) | {"--max-model-len": file.place(("context",))}
     if shape.budget is not None:
         knobs += ["--max-num-batched-tokens", str(shape.budget)]
-        places["--max-num-batched-tokens"] = file.place((*at, "budget"))
-    env = {k: str(int(v)) if isinstance(v, bool) else str(v) for k, v in shape.env.items()}
+        stands["--max-num-batched-tokens"] = file.place((*at, "budget"))
+    env = {k: variable_text(v) for k, v in shape.env.items()}
     layout = model.layouts[shape.layout]
-    engines = tuple(_knobbed(engine, knobs, env, places) for engine in layout.engines)
+    engines = tuple(_knobbed(engine, knobs, env, stands) for engine in layout.engines)
     proxy = tuple(shape.proxy.words())
     return Arm(name, replace(layout, engines=engines, proxy=proxy), shape.factor or name)
 
 
 def _knobbed(
-    engine: Engine, knobs: list[str], env: Mapping[str, str], places: Mapping[str, str]
+    engine: Engine, knobs: list[str], env: Mapping[str, str], stands: Mapping[str, str]
 ) -> Engine:
     return replace(
         engine,
         args=(*engine.args, *knobs),
         env={**engine.env, **env},
-        places={**engine.places, **places},
+        places={**engine.places, **stands},
     )

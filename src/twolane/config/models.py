@@ -295,10 +295,10 @@ class _LayoutReader:
                 f"tp {shape.tp} does not divide the {len(devices)} devices of {group}",
                 f"use a divisor of {len(devices)}, or another group",
             )
-        env = {k: _text(v) for k, v in {**self.shape.env, **shape.env}.items()}
+        env = {k: variable_text(v) for k, v in {**self.shape.env, **shape.env}.items()}
         args = (
-            *self._arguments(("models", self.model, "args"), self.shape.args),
-            *self._arguments(self.at(name, "args"), shape.args),
+            *arguments(self.file, ("models", self.model, "args"), self.shape.args),
+            *arguments(self.file, self.at(name, "args"), shape.args),
         )
         return Engine(
             name, role, group, devices, shape.tp, args, env,
@@ -320,32 +320,43 @@ class _LayoutReader:
             )
         return group, self.node.groups[group]
 
-    def _arguments(
-        self, at: tuple[str | int, ...], items: list[str | int | float]
-    ) -> Iterator[str]:
-        """Arguments as the engine gets them: `--flag value` in one item is two words."""
-        for i, item in enumerate(items):
-            try:
-                yield from shlex.split(str(item)) if str(item).startswith("--") else [str(item)]
-            except ValueError as error:
-                raise self.file.fault(
-                    (*at, i), f"argument {item!r}: {error}", "close the quotation"
-                ) from None
-
     def _places(self, name: str, shape: LayoutShape) -> dict[str, str]:
-        places: dict[str, str] = {}
+        found: dict[str, str] = {}
         for prefix, args, env in (
             (("models", self.model), self.shape.args, self.shape.env),
             (self.at(name), shape.args, shape.env),
         ):
-            for i, arg in enumerate(args):
-                flag = str(arg).split("=")[0].split(" ")[0]
-                places[flag] = self.file.place((*prefix, "args", i))
+            found |= places(self.file, (*prefix, "args"), args)
             for variable in env:
-                places[variable] = self.file.place((*prefix, "env", variable))
-        return places
+                found[variable] = self.file.place((*prefix, "env", variable))
+        return found
 
 
-def _text(value: str | int | float | bool) -> str:
+def arguments(
+    file: YamlFile, at: tuple[str | int, ...], items: list[str | int | float]
+) -> Iterator[str]:
+    """Arguments as the engine gets them: `--flag value` in one item is two words.
+
+    Raises ConfigError at the item whose quotation is open.
+    """
+    for i, item in enumerate(items):
+        try:
+            yield from shlex.split(str(item)) if str(item).startswith("--") else [str(item)]
+        except ValueError as error:
+            raise file.fault(
+                (*at, i), f"argument {item!r}: {error}", "close the quotation"
+            ) from None
+
+
+def places(
+    file: YamlFile, at: tuple[str | int, ...], items: list[str | int | float]
+) -> dict[str, str]:
+    """Where each option of `items` stands, as file:line:col."""
+    return {
+        str(item).split("=")[0].split(" ")[0]: file.place((*at, i)) for i, item in enumerate(items)
+    }
+
+
+def variable_text(value: str | int | float | bool) -> str:
     """An environment value as text; YAML's true is vLLM's 1."""
     return str(int(value)) if isinstance(value, bool) else str(value)
