@@ -31,7 +31,7 @@ from twolane.proxy.turns import in_turns
 _CROWDED, _SOME = 2.0, 4.0
 
 
-@dataclass
+@dataclass(slots=True)
 class Way:
     """One request's. `why` it is not split; None where it is."""
 
