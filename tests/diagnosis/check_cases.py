@@ -246,6 +246,16 @@ CASES: dict[str, tuple[Deployment, Deployment]] = {
         single(env={"VLLM_LOGGING_LEVEL": "DEBUG"}),
     ),
     "ENV04": (single("--swap-space 4"), single("--disable-log-stats")),
+    "ENV14": (pair(env={"TWOLANE_KV_RUN": "1"}), pair(env={"TWOLANE_KV_RUNS": "1"})),
+    "ENV15": (pair(env={"TWOLANE_KV_RUNS": "yes"}), pair(env={"TWOLANE_KV_RUNS": "0"})),
+    "ENV16": (
+        single(env={"TWOLANE_NIXL_ASCENDING": "1"}),
+        pair(env={"TWOLANE_NIXL_ASCENDING": "1"}),
+    ),
+    "ENV17": (
+        pair(penv={"TWOLANE_NIXL_ASCENDING": "1"}),
+        pair(denv={"TWOLANE_NIXL_ASCENDING": "1"}),
+    ),
     "ENV06": (pair(env={"UCX_TLS": "tcp,rc"}), pair(env={"UCX_TLS": "rc,cuda_copy,cuda_ipc,sm"})),
     "ENV08": (pair(d="--enforce-eager"), pair(p="--enforce-eager")),
     "ENV09": (pair(pdev=[0, 0]), pair(pdev=[0, 1], ddev=[2, 3], device_count=4)),

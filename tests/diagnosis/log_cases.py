@@ -153,6 +153,7 @@ FIRES: dict[str, str] = {
     "ENV05": "NIXL was already imported, we can't reset UCX_RCACHE_MAX_UNRELEASED.",
     "ENV07": "Found ulimit of 20000 and failed to automatically increase with error current limit",
     "ENV08": "Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup.",
+    "ENV13": "vllm serve: error: argument --compilation-config: 1 validation error for X",
     "ENV11": "vllm serve: error: argument --port: invalid int value: 'http'",
     "RUN01": "Releasing expired KV blocks for request cmpl-7-0 which were retrieved by 0 remote "
     "worker(s) before lease expired",
@@ -293,6 +294,7 @@ MISSES: dict[str, str] = {
     "ENV05": "Setting UCX_RCACHE_MAX_UNRELEASED to '1024' to avoid a rare memory leak",
     "ENV07": "ulimit of 65535",
     "ENV08": "Enforce eager is off",
+    "ENV13": "argument --compilation-config: 1 validation error",
     "ENV11": "argument --port: 8000",
     "RUN01": "Releasing KV blocks for request cmpl-7-0",
     "RUN02": "KV blocks for request cmpl-7-0 were retrieved by a decode worker.",

@@ -110,7 +110,7 @@ def no_nixl(folder: Path) -> dict[str, str]:
 
 
 START_UP = (
-    Failure("unknown option", "ENV04", "Remove", quick=True, args=("--swap-space", "4")),
+    Failure("unknown option", "ENV04", "remove it", quick=True, args=("--swap-space", "4")),
     Failure(
         "removed field", "CFG03", "Delete", quick=True,
         args=("--kv-transfer-config", connector(kv_role="kv_producer", kv_rank=0)),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from twolane.diagnosis.rule import Rule
 from twolane.diagnosis.rules import (
+    arguments,
     attention,
     client,
     connector,
     environment,
     hybrid,
     memory,
+    own,
     pair,
     parallel,
     ports,
@@ -30,7 +32,9 @@ FAMILIES = {
     "memory": memory,
     "attention": attention,
     "speculation": speculation,
+    "arguments": arguments,
     "environment": environment,
+    "own": own,
     "transfers": transfers,
     "running": running,
     "speed": speed,

@@ -125,7 +125,7 @@ def from_logs(readings: list[Reading], deployment: Deployment | None) -> Iterato
     for order, reading in enumerate(readings):
         context = Context(deployment, reading.matches)
         for name, found in reading.matches.items():
-            if found:
+            if found and not reading.matches.keys() & set(RULES[name].unless):
                 stamp, number = reading.first[name]
                 finding = from_matches(RULES[name], found, reading.counts[name], context)
                 yield Dated(finding, (stamp, order, number))

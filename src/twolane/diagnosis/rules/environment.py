@@ -1,4 +1,4 @@
-"""Environment variables, options, limits and devices."""
+"""Environment variables, limits and devices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from twolane.diagnosis.deployment import Deployment, Side
 from twolane.diagnosis.findings import AFTERMATH
 from twolane.diagnosis.rule import Context, Hit, Match, Rule
+from twolane.diagnosis.rules.arguments import nearest_of
 from twolane.diagnosis.rules.memory import devices_of, sharing
 from twolane.diagnosis.vllm_facts import facts
 
@@ -19,15 +20,6 @@ REPLACED = {
     "VLLM_ALL2ALL_BACKEND": "--all2all-backend",
     "VLLM_FLASH_ATTN_VERSION": "--attention-config.flash_attn_version",
     "VLLM_USE_V1": "nothing: V1 is the only engine",
-}
-GONE = {
-    "--swap-space": "delete it",
-    "--disable-log-requests": "delete it: requests are not logged unless --enable-log-requests",
-    "--task": "--runner or --convert",
-    "--num-scheduler-steps": "delete it",
-    "--use-v2-block-manager": "delete it",
-    "--guided-decoding-backend": "--structured-outputs-config.backend",
-    "--max-seq-len-to-capture": "--max-cudagraph-capture-size",
 }
 
 
@@ -58,37 +50,18 @@ def unknown_variables(side: Side) -> Iterator[Hit]:
 
 
 def replacement(names: list[str]) -> str:
-    told = [f"{n} -> {REPLACED[n]}" if n in REPLACED else f"{n}: remove it" for n in names]
-    return "No effect in this version. " + "; ".join(told) + "."
+    return "No effect in this version. " + "; ".join(map(instead, names)) + "."
+
+
+def instead(name: str) -> str:
+    if name in REPLACED:
+        return f"{name} -> {REPLACED[name]}"
+    meant = nearest_of(name, facts().variables)
+    return f"{name}: did you mean {meant}?" if meant else f"{name}: remove it"
 
 
 def replacements(found: list[Match], _: Context) -> str:
     return replacement(list(dict.fromkeys(m.groups[0] for m in found if m.groups)))
-
-
-def unknown_options(side: Side) -> Iterator[Hit]:
-    for problem in side.args.problems:
-        if problem.kind == "unknown":
-            known = GONE.get(problem.option)
-            yield Hit(f"{problem.option} {problem.value}".strip(), problem.option,
-                      fix=f"{problem.option}: {known}." if known else "")  # fmt: skip
-
-
-TROUBLE = {
-    "ambiguous": "can mean {near}",
-    "missing": "has no value",
-    "value": "needs a value of kind {near}",
-    "choice": "takes one of {near}",
-    "flag": "takes no value: write the option alone, or its --no- form",
-}
-
-
-def bad_values(side: Side) -> Iterator[Hit]:
-    for problem in side.args.problems:
-        if problem.kind != "unknown" and problem.option != "--kv-cache-dtype":
-            what = TROUBLE[problem.kind].format(near=problem.near[:200])
-            yield Hit(f"{problem.option} {problem.value[:80]}".strip(), problem.option,
-                      fix=f"{problem.option} {what}.")  # fmt: skip
 
 
 def ucx_without_cuda(side: Side) -> Iterator[Hit]:
@@ -186,22 +159,6 @@ RULES = (
         tell=replacements,
     ),
     Rule(
-        id="ENV04",
-        title="option that this vLLM does not have",
-        severity="error",
-        when=(
-            "an option that is no option of 0.32 nor an unambiguous abbreviation of one "
-            "(--swap-space, --disable-log-requests and others of old recipes)"
-        ),
-        so="The engine refuses to start, or transfers wrong data.",
-        fix=("Remove; (request logging is off by default: --enable-log-requests turns it on)."),
-        source="engine/arg_utils.py",
-        confirmed="executed",
-        seen="utils/argparse_utils.py",
-        log=(r"unrecognized arguments: (.+)",),
-        engine=unknown_options,
-    ),
-    Rule(
         id="ENV05",
         title="UCX/NIXL import order",
         severity="info",
@@ -278,22 +235,6 @@ RULES = (
         source="v1/core/kv_cache_utils.py (NONE_HASH)",
         rank=AFTERMATH,
         engine=hash_seed,
-    ),
-    Rule(
-        id="ENV11",
-        title="option with a value that vLLM does not take",
-        severity="error",
-        when=("an option of 0.32 with a value that its converter or its list of choices refuses"),
-        so="The engine refuses to start, or transfers wrong data.",
-        fix=("Write a value of the kind that the option takes (see the finding's value)."),
-        source="engine/arg_utils.py; utils/argparse_utils.py",
-        confirmed="executed",
-        seen="utils/argparse_utils.py",
-        log=(
-            r"error: argument (?!--kv-cache-dtype)(--?[\w/, -]+): (?:invalid|expected|ignored)",
-            r"error: ambiguous option: (\S+)",
-        ),
-        engine=bad_values,
     ),
     Rule(
         id="ENV12",
