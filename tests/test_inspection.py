@@ -228,3 +228,20 @@ def finding(rule: str, severity: str) -> Finding:
         rule=rule, severity=severity, where="e0", title="title", consequence="so", fix="fix",  # type: ignore[arg-type]
         source="s", certainty="source",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arm", "told"),
+    [
+        ("one", ["one: proxy: tokenise_once, connector has no effect, for this arm is no split; "
+                 "leave it out"]),
+        ("split", []),
+    ],
+)  # fmt: skip
+def test_options_of_a_handover_without_one_are_told(arm: str, told: list[str]) -> None:
+    planned = load_campaign(DEMO)
+    kind = next(a for a in planned.arms if a.layout.split == (arm == "split"))
+    words = ("--tokenise-once", "--connector", "push", "--backlog", "4")
+    layout = dataclasses.replace(kind.layout, proxy=words)
+    asked = dataclasses.replace(kind, name=arm, layout=layout)
+    assert inspection.doubts(dataclasses.replace(planned, arms=(asked,), cells=())) == told

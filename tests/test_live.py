@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from twolane.cli import cli
 from twolane.clock import NS
 from twolane.errors import QuestionError
 from twolane.journal import FILE, Journal
@@ -236,3 +239,24 @@ def test_runs_of_another_clock_are_not_counted_as_new() -> None:
     for one in (event(20, "place", run="r2", done=1, total=4), event(50, "done", run="r2")):
         progress.apply(one)
     assert progress.left_s(50 * NS) == pytest.approx(2 * 30)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (None, 0, ""),
+        (asyncio.CancelledError(), 1, "it did not come to its end: interrupted"),
+        (KeyboardInterrupt(), 1, "it did not come to its end: interrupted"),
+        (QuestionError("no room", place="p", remedy="r"), 1, "ended early: "),
+    ],
+)
+def test_the_exit_code_tells_whether_it_came_to_its_end(
+    tmp_path: Path, error: BaseException | None, code: int, said: str
+) -> None:
+    journal = Journal(tmp_path, Pace(()), lambda _: None, total=1)
+    journal.__enter__()
+    journal.tell(RUN[0])
+    journal.__exit__(None, error, None)
+    answer = CliRunner().invoke(cli, ["live", str(tmp_path)])
+    assert answer.exit_code == code, answer.output
+    assert said in answer.output

@@ -35,3 +35,17 @@ def test_a_step_that_was_cut_took_no_time() -> None:
     for at_s, step in steps:
         pace.annotate(event(at_s, step))
     assert pace.expect_s("", "launch:") == 1.0
+
+
+def test_a_run_that_was_interrupted_teaches_nothing_of_the_step_it_was_in() -> None:
+    """Its engines are stopped in order: the stop is no proof that what came before was whole."""
+    cell = parse_cell("interference victims=2 prompt=6000")
+    pace = Pace((cell,))
+    for at_s, step in [(0, "launch"), (2, "stop"), (3, "failed")]:
+        pace.annotate(event(at_s, step))
+    assert (pace.expect_s("", "launch:"), pace.expect_s("", "stop:")) == (LAUNCH_S, None)
+    for at_s, step in [(10, "launch"), (50, "cell"), (51, "stop"), (53, "failed")]:
+        pace.annotate(event(at_s, step, cell.id if step == "cell" else None))
+    assert pace.expect_s("", "launch:") == 40.0  # it was whole
+    assert pace.expect_s("", f"cell:{cell.id}") == estimate_s(cell)
+    assert pace.seen == 0

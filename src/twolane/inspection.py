@@ -15,7 +15,16 @@ from pathlib import Path
 import msgspec
 
 from twolane import devices
-from twolane.config import Campaign, Layout, Model, identity, load_campaign, load_models, source
+from twolane.config import (
+    Arm,
+    Campaign,
+    Layout,
+    Model,
+    identity,
+    load_campaign,
+    load_models,
+    source,
+)
 from twolane.config.models import Platform
 from twolane.diagnosis import figures
 from twolane.diagnosis.catalogue import RULES
@@ -44,6 +53,8 @@ from twolane.errors import AnswerError, EngineError, QuestionError
 from twolane.records import AnyCell, Finding, Findings, GridCell, PostMortem, write_json
 
 FEWEST_WAVES = 4  # of the users of a closed loop, for a window that Little's law holds in
+
+_OF_A_SPLIT = ("--connector", "--tokenise-once", "--split-from")
 
 Figures = Mapping[str, Mapping[str, float]]  # engine's name -> its metrics
 # Cells whose prompts repeat on purpose: a warm prefix cache is no contamination there.
@@ -148,7 +159,16 @@ def doubts(campaign: Campaign) -> list[str]:
     ]
     if dummies:
         notes.append(f"weights are dummies: figures only, no verdict ({', '.join(dummies)})")
+    notes += [note for arm in campaign.arms for note in _proxy_without_split(arm)]
     return [*notes, *_short_windows(campaign.cells)]
+
+
+def _proxy_without_split(arm: Arm) -> Iterator[str]:
+    """Options of the proxy that speak of a handover, where none takes place."""
+    idle = [] if arm.layout.split else [word for word in arm.layout.proxy if word in _OF_A_SPLIT]
+    if idle:
+        names = ", ".join(word.removeprefix("--").replace("-", "_") for word in idle)
+        yield f"{arm.name}: proxy: {names} has no effect, for this arm is no split; leave it out"
 
 
 def _short_windows(cells: Iterable[AnyCell]) -> Iterator[str]:

@@ -53,6 +53,8 @@ class Pace:
         self._took["launch:"] = LAUNCH_S
         self._took_in: dict[tuple[str, str], float] = {}
         self._open: tuple[str, str, int] | None = None
+        # What the step before a stop took: true if the run comes to its end, else it was cut.
+        self._unsure: tuple[str, str, float] | None = None
         self.seen = 0  # runs that came to their end
         for event in before:
             self.annotate(event)
@@ -60,12 +62,12 @@ class Pace:
     def annotate(self, event: Event) -> Event:
         """`event` with what its step should take, where it begins one that is known."""
         if event.step == "begin":
-            self._open = None  # whoever was in a step then is gone
+            self._open = self._unsure = None  # whoever was in a step then is gone
         if event.step not in (*_STEPS, "done", "failed"):
             return event
         self._close(event)
         if event.step not in _STEPS:
-            self.seen += event.step == "done"
+            self._end(event)
             return event
         key = f"{event.step}:{event.cell or ''}"
         self._open = (event.arm or "", key, event.t_ns)
@@ -77,8 +79,24 @@ class Pace:
         arm, key, began_ns = self._open
         self._open = None
         # A failed step was cut short, and a step from before a reboot has another clock.
-        if event.step != "failed" and event.t_ns >= began_ns and (event.arm or "") == arm:
-            self._took[key] = self._took_in[arm, key] = (event.t_ns - began_ns) / NS
+        if event.step == "failed" or event.t_ns < began_ns or (event.arm or "") != arm:
+            return
+        took = (event.t_ns - began_ns) / NS
+        if event.step == "stop":
+            self._unsure = arm, key, took
+        else:
+            self._learn(arm, key, took)
+
+    def _end(self, event: Event) -> None:
+        """A run came to its end, or failed: a stop before the time cuts the step before it."""
+        if event.step == "done":
+            self.seen += 1
+            if self._unsure is not None:
+                self._learn(*self._unsure)
+        self._unsure = None
+
+    def _learn(self, arm: str, key: str, took: float) -> None:
+        self._took[key] = self._took_in[arm, key] = took
 
     def expect_s(self, arm: str, key: str) -> float | None:
         """Seconds that the step `key`, e.g. `cell:<id>`, should take in `arm`; None if unknown."""

@@ -83,8 +83,8 @@ RULES = (
         severity="warn",
         when=f"{RUNS} or {ASCENDING} is 1 on an engine without a NIXL connector",
         so=(
-            f"No transfer gains by it; with {RUNS} the prefix cache loses low addresses first "
-            "instead of what was longest unused."
+            f"No transfer gains by it; with {RUNS} the prefix cache no longer loses strictly what "
+            "was longest unused."
         ),
         fix="Set it on the two engines of a split alone.",
         source="twolane's plugins for vLLM",
