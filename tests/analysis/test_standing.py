@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from tests.report.synthetic import make
 
+from twolane.analysis.confounds import confounds
 from twolane.analysis.points import measure
 from twolane.analysis.results import Results, load
 from twolane.analysis.standing import answerable, caveats
@@ -81,3 +82,38 @@ def test_no_answer_at_all_is_exit_code_one(folder: Path) -> None:
     told = CliRunner().invoke(cli, ["report", str(folder)])
     assert told.exit_code == 1
     assert "No run can be read here" in told.output
+
+
+def cut(folder: Path) -> None:
+    """The last run, as Ctrl-C leaves it while its engines start: nothing measured."""
+    run = load(folder).runs[-1]
+    engines = [msgspec.structs.replace(e, block_size=None) for e in run.meta.engines]
+    meta = msgspec.structs.replace(run.meta, status="interrupted", engines=engines, seal={},
+                                   seed=99)  # fmt: skip
+    for name in ("needle.json", "cells.jsonl", "requests.jsonl", "metrics.jsonl"):
+        (run.folder / name).unlink(missing_ok=True)
+    for name in ("cells.jsonl", "requests.jsonl", "metrics.jsonl"):
+        (run.folder / name).touch()
+    write_json(run.folder / "run.json", meta)
+
+
+def test_a_run_that_was_cut_is_not_finished_and_no_fault(tmp_path: Path) -> None:
+    folder = make(tmp_path / "two", blocks=2)
+    whole = {one.what for one in confounds(load(folder))}
+    cut(folder)
+    arm = load(folder).runs[-1].arm
+    results = load(folder)
+    assert results.runs[-1].needle is None
+    told = CliRunner().invoke(cli, ["compare", str(folder)]).output
+    assert f"Not finished: 1 of 6 runs ({arm} interrupted)." in told
+    assert "fault" not in told
+    assert len(results.faults) == 0
+    assert {one.what for one in confounds(results)} - {
+        "place in the order",
+        "seed of the prompts",
+    } <= whole
+
+
+def test_a_finished_run_without_its_gate_is_a_fault(folder: Path) -> None:
+    (load(folder).runs[0].folder / "needle.json").unlink()
+    assert "fault" in said(folder)

@@ -98,7 +98,14 @@ def _by_arm(results: Results, of: Callable[[Run], str]) -> dict[str, str]:
 
 def _started(results: Results) -> list[Run]:
     """Runs whose engines are on record; of the others nothing is known yet."""
-    return [run for run in results.runs if run.meta.engines]
+    return [run for run in _telling(results) if run.meta.engines]
+
+
+def _telling(results: Results) -> list[Run]:
+    """Runs that measured, and of arms without one all: a run cut at its start confounds nothing."""
+    measured = [run for run in results.runs if run.finished or run.cells]
+    arms = {run.arm for run in measured}
+    return [run for run in results.runs if run in measured or run.arm not in arms]
 
 
 def _engines(of: Callable[[EngineMeta], int | None]) -> Callable[[Run], str]:
@@ -187,9 +194,10 @@ def _order(results: Results) -> Iterable[Confound]:
     """An arm that always runs first or last carries whatever drifts with time."""
     if len(results.arms) < 2:
         return
+    telling = _telling(results)
     places: dict[str, list[str]] = defaultdict(list)
     for block in results.blocks:
-        inside = [run for run in results.runs if run.block == block]
+        inside = [run for run in telling if run.block == block]
         for place, run in enumerate(inside, 1):
             places[run.arm].append(str(place))
     if any(len(set(seen)) == 1 for seen in places.values()):

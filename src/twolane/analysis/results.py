@@ -125,8 +125,14 @@ class Run:
 
     @cached_property
     def needle(self) -> NeedleResult | None:
-        """The gate's result, or None where there is none that can be read."""
-        return reading.one(self.folder / "needle.json", NeedleResult, self.faults)
+        """The gate's result, or None where there is none that can be read.
+
+        A run that was cut before its gate has none, and that is no fault.
+        """
+        path = self.folder / "needle.json"
+        if not self.finished and not path.exists():
+            return None
+        return reading.one(path, NeedleResult, self.faults)
 
     @cached_property
     def findings(self) -> Findings | None:

@@ -23,6 +23,7 @@ def answerable(measured: Iterable[Measured]) -> bool:
 def caveats(results: Results, measured: Iterable[Measured]) -> list[str]:
     """What a reader of any figure of `results` has to know, one sentence each."""
     found = [
+        _unfinished(results),
         _lost(results),
         _absent(results),
         _damaged(measured),
@@ -30,6 +31,14 @@ def caveats(results: Results, measured: Iterable[Measured]) -> list[str]:
         _faults(results),
     ]
     return [sentence for sentence in found if sentence]
+
+
+def _unfinished(results: Results) -> str:
+    open_ = [f"{run.arm} {run.meta.status}" for run in results.runs if not run.finished]
+    if not open_:
+        return ""
+    planned = _count(len(results.runs) + len(results.absent), "run")
+    return f"Not finished: {len(open_)} of {planned} ({', '.join(open_)})."
 
 
 def _lost(results: Results) -> str:
@@ -44,8 +53,10 @@ def _absent(results: Results) -> str:
         return ""
     some = ", ".join(f"{arm} in block {block + 1}" for arm, block in results.absent[:_NAMED])
     more = " ..." if len(results.absent) > _NAMED else ""
-    mine = len({(run.arm, run.block) for run in results.runs if run.label is None})
-    done = f"{mine} of {_count(mine + len(results.absent), 'run')} done"
+    mine = [run for run in results.runs if run.label is None]
+    planned = len({(run.arm, run.block) for run in mine}) + len(results.absent)
+    whole = len({(run.arm, run.block) for run in mine if run.finished})
+    done = f"{whole} of {_count(planned, 'run')} done"
     return f"Missing: {some}{more} ({done})."
 
 

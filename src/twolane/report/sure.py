@@ -216,13 +216,7 @@ def restless(facts: Facts, cell: InterferenceCell) -> list[Note]:
 
 def warned(facts: Facts) -> tuple[Note, ...]:
     """Runs that did not end well, and what is lost, changed or without a seal."""
-    notes = []
-    open_ = [f"{run.arm} {run.meta.status}" for run in facts.results.runs if not run.finished]
-    if open_:
-        notes.append(
-            f"Not finished: {len(open_)} of {len(facts.results.runs)} runs ({', '.join(open_)})."
-        )
-    return tuple(_cut(note) for note in [*notes, *facts.caveats])
+    return tuple(map(_cut, facts.caveats))
 
 
 def _cut(sentence: str) -> Note:
