@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from twolane import campaign, devices, inspection
 from twolane.cli import cli
 from twolane.config import Campaign, Layout, load_campaign, parse_cell
+from twolane.engines import kv_runs
 from twolane.engines.launch import launches
 from twolane.errors import EngineError, GateError, QuestionError
 from twolane.inspection import Inspector, explained, refuse
@@ -245,3 +246,29 @@ def test_options_of_a_handover_without_one_are_told(arm: str, told: list[str]) -
     layout = dataclasses.replace(kind.layout, proxy=words)
     asked = dataclasses.replace(kind, name=arm, layout=layout)
     assert inspection.doubts(dataclasses.replace(planned, arms=(asked,), cells=())) == told
+
+
+@pytest.mark.parametrize(
+    ("log", "env", "told"),
+    [
+        ("INFO ready", {"TWOLANE_KV_RUNS": "1"}, ["TWOLANE_KV_RUNS=1"]),
+        (f"INFO {kv_runs.HEARD}: 8", {"TWOLANE_KV_RUNS": "1"}, []),
+        (f"INFO {kv_runs.HEARD}: 8", {"TWOLANE_NIXL_ASCENDING": "1"}, ["TWOLANE_NIXL_ASCENDING=1"]),
+        ("INFO ready", {"TWOLANE_KV_RUNS": "0"}, []),
+        ("", {"TWOLANE_KV_RUNS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}, []),
+    ],
+)
+def test_a_plugin_that_was_asked_for_and_not_heard_is_kept_and_told(
+    tmp_path: Path, log: str, env: dict[str, str], told: list[str]
+) -> None:
+    campaign = load_campaign(DEMO)
+    arm = campaign.arms[0]
+    notes: list[str] = []
+    inspector = inspection.Inspector(tmp_path, campaign, arm.layout, notes.append)
+    made = launches(campaign.model, arm.layout, "cpu")[:1]
+    asked = [dataclasses.replace(one, env={**one.env, **env}) for one in made]
+    (tmp_path / f"{made[0].engine.name}.log").write_text(log)
+    inspector.heard(asked)
+    kept = [f for one in inspector.found.postmortems for f in one.findings]
+    assert [(f.rule, f.value) for f in kept] == [("ENV18", value) for value in told]
+    assert len(notes) == len(told)

@@ -48,12 +48,15 @@ from twolane.diagnosis.findings import (
 from twolane.diagnosis.host import with_host
 from twolane.diagnosis.postmortem import diagnose
 from twolane.diagnosis.preflight import Places, check
+from twolane.engines import kv_runs, nixl_ascending
 from twolane.engines.launch import Launch, launches
 from twolane.errors import AnswerError, EngineError, QuestionError
 from twolane.records import AnyCell, Finding, Findings, GridCell, PostMortem, write_json
 
 FEWEST_WAVES = 4  # of the users of a closed loop, for a window that Little's law holds in
 
+# Where one of them is set, vLLM's logger may show less than by itself.
+_LOGGING = ("VLLM_LOGGING_LEVEL", "VLLM_CONFIGURE_LOGGING", "VLLM_LOGGING_CONFIG_PATH")
 _OF_A_SPLIT = ("--connector", "--tokenise-once", "--split-from")
 
 Figures = Mapping[str, Mapping[str, float]]  # engine's name -> its metrics
@@ -266,6 +269,33 @@ def explained(failure: AnswerError, answer: Diagnosis, folder: Path) -> AnswerEr
     return type(failure)(what, place=place, remedy=cause.fix)
 
 
+def _silent(folder: Path, launch: Launch) -> Iterator[str]:
+    """Variables of the plugins that `launch` asks for and its log does not tell of."""
+    if any(name in launch.env for name in _LOGGING):
+        return
+    log = folder / f"{launch.engine.name}.log"
+    text = log.read_text(errors="replace") if log.exists() else ""
+    for plugin in (kv_runs, nixl_ascending):
+        if launch.env.get(plugin.VARIABLE) == "1" and plugin.HEARD not in text:
+            yield plugin.VARIABLE
+
+
+def unheard(launch: Launch, variable: str) -> Finding:
+    rule, name = RULES["ENV18"], launch.engine.name
+    return Finding(
+        rule=rule.id,
+        severity=rule.severity,
+        where=f"{name}.log",
+        title=rule.title,
+        value=f"{variable}=1",
+        consequence=rule.so,
+        fix=rule.fix,
+        source=rule.source,
+        certainty=rule.confirmed,
+        rank=rule.rank,
+    )
+
+
 @dataclass
 class Inspector:
     """One run's findings: kept in findings.json of its `folder`, and told as they are made."""
@@ -288,6 +318,20 @@ class Inspector:
             if wrong(finding):
                 self.tell(f"{finding.where}: {said(finding)}; fix: {finding.fix}")
         refuse(findings, self.campaign.allow)
+
+    def heard(self, made: Sequence[Launch]) -> None:
+        """Keep and tell which of twolane's plugins were asked for and are not in the logs.
+
+        Of engines that are up. One that logs by other rules than vLLM's own tells nothing.
+        """
+        found = [
+            unheard(launch, plugin) for launch in made for plugin in _silent(self.folder, launch)
+        ]
+        if found:
+            told = [*self.found.postmortems, PostMortem(about="", cause=None, findings=found)]
+            self._keep(msgspec.structs.replace(self.found, postmortems=told))
+        for finding in found:
+            self.tell(f"{finding.where}: {said(finding)}; fix: {finding.fix}")
 
     async def after(
         self,

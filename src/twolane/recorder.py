@@ -189,6 +189,7 @@ class Recorder:
             )
             assert fleet.front is not None
             self._remember(fleet)
+            self.inspector.heard([engine.launch for engine in fleet.engines])
             self.form = await form_of(self._target(fleet))
             async with self.sampler.every_second({e.name: e.launch.url for e in fleet.engines}):
                 self.ready = await self.sampler.take("ready")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import itertools
+import logging
 import re
 import warnings
 from pathlib import Path
@@ -231,3 +232,11 @@ def test_a_long_prompt_stays_in_few_pieces_once_the_pools_have_aged(blocks_of_vl
 
     assert most(FreeRuns) < 40
     assert most(FreeKVCacheBlockQueue) > 300
+
+
+def test_the_engines_log_tells_that_it_took_effect(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="vllm.twolane"):
+        pool(3)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{kv_runs.HEARD}: 3 KV blocks are given out in runs"
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import sys
 from types import ModuleType
 from typing import Any
@@ -39,6 +40,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_blocks_are_posted_ascending_where_the_variable_says_so(
     agent: Any,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     value: str | None,
     mine: list[int],
     theirs: list[int],
@@ -46,7 +48,9 @@ def test_blocks_are_posted_ascending_where_the_variable_says_so(
     monkeypatch.delenv(nixl_ascending.VARIABLE, raising=False)
     if value is not None:
         monkeypatch.setenv(nixl_ascending.VARIABLE, value)
-    nixl_ascending.register()
+    with caplog.at_level(logging.INFO, logger="vllm.twolane"):
+        nixl_ascending.register()
+    assert (nixl_ascending.HEARD in caplog.text) == (value == "1")
     moved = agent.make_prepped_xfer("READ", 1, [9, 8, 7], 2, [6, 5, 4], notif_msg=b"x")
     assert moved == ("READ", 1, mine, 2, theirs, b"x")
 

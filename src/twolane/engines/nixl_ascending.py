@@ -18,12 +18,16 @@ campaign, or an engine of models.yaml, asks for it under `env`.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from typing import Any
 
 import numpy as np
 
 VARIABLE = "TWOLANE_NIXL_ASCENDING"
+# Of vLLM's own tree, so that it stands in the engine's log.
+HEARD = f"{VARIABLE}=1 took effect"
+_LOGGER = logging.getLogger("vllm.twolane")
 _BINDINGS = ("nixl_cu13._api", "nixl_cu12._api")
 
 
@@ -37,6 +41,7 @@ def register() -> None:
         except ImportError:
             continue
         api.nixl_agent.make_prepped_xfer = _sorting(api.nixl_agent.make_prepped_xfer)
+        _LOGGER.info("%s: NIXL gets KV blocks in ascending order", HEARD)
 
 
 def _sorting(make: Any) -> Any:

@@ -105,4 +105,20 @@ RULES = (
         rank=AFTERMATH,
         pair=one_of_a_pair,
     ),
+    Rule(
+        id="ENV18",
+        title="remedy for transfers that was asked for and not heard of",
+        severity="warn",
+        when=(
+            f"{RUNS} or {ASCENDING} is 1 in a campaign's engine, and its log does not say that it "
+            "took effect"
+        ),
+        so="The run measured engines without it.",
+        fix=(
+            "Install twolane into the environment that vLLM runs from, and let VLLM_PLUGINS, where "
+            "it is set, name twolane_kv_runs and twolane_nixl_ascending."
+        ),
+        source="twolane's plugins for vLLM",
+        rank=AFTERMATH,
+    ),
 )
