@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
+import twolane
 from twolane import handover
 from twolane.cli import cli
 from twolane.config import Arm, Campaign, load_campaign, load_results
@@ -176,11 +178,22 @@ def test_a_gpu_arm_names_its_gpus() -> None:
     assert devices == [["0"], ["1"]]
 
 
-def test_a_lone_engine_needs_no_router() -> None:
+def test_a_lone_engine_is_handed_over_behind_the_router_it_was_measured_behind() -> None:
     campaign = load_campaign(ROOT / "configs/budget_sweep_h200.yaml")
-    (engine,) = handover.services(campaign, campaign.arms[0], port=8123)
-    assert engine.port == 8123
+    chosen = campaign.arms[0]
+    asks = ("--backlog", "4096", "--kv-limit", "0.8")
+    chosen = replace(chosen, layout=replace(chosen.layout, proxy=asks))
+    engine, router = handover.services(campaign, chosen, port=8123)
+    assert (engine.port, router.port) == (handover.FIRST_PORT, 8123)
     assert engine.argv.count("--port") == 1
+    assert router.argv[-6:-4] == ("--aggregated", f"{engine.name}=http://127.0.0.1:8100")
+    assert router.argv[-4:] == asks
+    assert router.after == (engine.name,)
+
+
+def test_an_engine_on_the_clients_port_is_refused() -> None:
+    with pytest.raises(QuestionError, match="is on port 8100, where clients connect"):
+        handover.services(*arm("copies_256"), port=handover.FIRST_PORT)
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not here")
@@ -217,6 +230,59 @@ def test_a_unit_keeps_words_whole() -> None:
     text = handover.unit(arm("copies_256")[1], part, "t")
     assert r'ExecStart=run "{\"a\": 1}" 100%% $$x ""' in text
     assert 'Environment="A=b $c"' in text
+
+
+MANY_LINES = '{"a":\n\t1}\r\nExecStartPre=/bin/false\n'
+
+
+def test_a_value_of_many_lines_stays_one_setting_of_its_unit() -> None:
+    part = handover.Service("e", ("/bin/true", MANY_LINES), {"A": MANY_LINES}, 1)
+    text = handover.unit(arm("copies_256")[1], part, "t")
+    written = r"{\"a\":\x0a\x091}\x0d\x0aExecStartPre=/bin/false\x0a"
+    assert f'\nExecStart=/bin/true "{written}"\n' in text
+    assert f'\nEnvironment="A={written}"\n' in text
+    assert not any(line.startswith("ExecStartPre") for line in text.splitlines())
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not here")
+def test_systemd_takes_a_value_of_many_lines(tmp_path: Path) -> None:
+    part = handover.Service("e", ("/bin/true", MANY_LINES), {"A": MANY_LINES}, 1)
+    path = tmp_path / "many-lines.service"
+    path.write_text(handover.unit(arm("copies_256")[1], part, "t"))
+    verdict = subprocess.run(
+        ["systemd-analyze", "verify", str(path)],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert [line for line in verdict.stderr.splitlines() if "many-lines" in line] == []
+
+
+def test_script_and_compose_keep_a_value_of_many_lines(tmp_path: Path) -> None:
+    program = "import os, sys; print(repr((sys.argv[1], os.environ['A'])))"
+    part = handover.Service("e", (sys.executable, "-c", program, MANY_LINES), {"A": MANY_LINES}, 1)
+    script = handover.shell([part], "t").split("# e\n")[1].split(" > ")[0]
+    ended = subprocess.run(
+        ["bash", "-c", script], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert ended.stdout == f"{(MANY_LINES, MANY_LINES)!r}\n"
+    text = handover.compose([part], "t", "cpu", "owner/name")
+    said = YAML(typ="safe").load(text)["services"]["e"]
+    assert (said["command"][-1], said["environment"]["A"]) == (MANY_LINES, MANY_LINES)
+
+
+def test_compose_mounts_a_model_whose_path_has_colons_and_dollars(tmp_path: Path) -> None:
+    model = tmp_path / "a:b$HOME"
+    model.mkdir()
+    engine = handover.Service("e", ("x", str(model)), {}, 1)
+    text = handover.compose([engine], "t", "cpu", str(model))
+    (volume,) = YAML(typ="safe").load(text)["services"]["e"]["volumes"]
+    doubled = str(model).replace("$", "$$")
+    assert (volume["type"], volume["read_only"]) == ("bind", True)
+    assert (volume["source"], volume["target"]) == (doubled, doubled)
+
+
+def test_the_build_of_the_routers_image_keeps_dollars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twolane, "__file__", "/a$b/twolane/__init__.py")
+    assert handover._router_image()["build"]["context"] == "/a$$b"
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

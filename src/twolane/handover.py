@@ -2,8 +2,8 @@
 
 Rules of this file: every command and variable is that of the launch, none is written down here a
 second time; ports are fixed, so that the files mean the same tomorrow. What only its reader can
-fill in fails by its name. The router in front of several engines is `twolane proxy`; any other
-prefill/decode router can take its place.
+fill in fails by its name. The router is `twolane proxy`, before a lone engine too, since every arm
+was measured through it; in front of several, any other prefill/decode router can take its place.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import io
 import os
 import pwd
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from itertools import pairwise
@@ -57,11 +57,13 @@ class Service:
 
 
 def services(campaign: Campaign, arm: Arm, *, port: int) -> list[Service]:
-    """The engines of `arm`, then its router on `port`; a lone engine takes that port itself."""
+    """The engines of `arm`, then its router on `port`.
+
+    Raises QuestionError where an engine asks for that port itself.
+    """
     kind = campaign.models.node.platform
-    lone = len(arm.layout.engines) == 1
     fixed = [
-        _on_ports(engine, port if lone else FIRST_PORT + i, FIRST_SIDE_CHANNEL + i)
+        _on_ports(engine, FIRST_PORT + i, FIRST_SIDE_CHANNEL + i)
         for i, engine in enumerate(arm.layout.engines)
     ]
     layout = replace(arm.layout, engines=tuple(fixed))
@@ -74,8 +76,10 @@ def services(campaign: Campaign, arm: Arm, *, port: int) -> list[Service]:
         )
         for launch in made
     ]  # fmt: skip
-    if lone:
-        return engines
+    for engine in engines:
+        if engine.port == port:
+            what = f"engine {engine.name} is on port {port}, where clients connect"
+            raise QuestionError(what, place="--port", remedy="give another one")
     argv = front_command(layout, [launch.url for launch in made], port=port)
     names = tuple(engine.name for engine in engines)
     return [*engines, Service("proxy", tuple(argv), {}, port, after=names)]
@@ -247,10 +251,14 @@ def _user() -> str:
         return str(os.getuid())
 
 
+# A line's end would end the setting, and what follows it would be a setting of its own.
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(1, 32), 127)}
+
+
 def _quoted(word: str) -> str:
-    """A word for a unit file: `%` stands for itself, quotes where they are needed."""
-    plain = word.replace("\\", "\\\\").replace("%", "%%")
-    if plain and not set(plain) & set(" \t\"'{}[];,"):
+    """A word for a unit file: `%` stands for itself, quotes and escapes where they are needed."""
+    plain = word.replace("\\", "\\\\").replace("%", "%%").translate(_CONTROLS)
+    if plain and not set(plain) & set(" \"'{}[];,"):
         return plain
     return '"' + plain.replace('"', '\\"') + '"'
 
@@ -304,20 +312,37 @@ def _router_image() -> dict[str, Any]:
     recipe = LiteralScalarString("\n".join(steps) + "\n")
     return {
         "image": "${TWOLANE_IMAGE:-twolane-router}",
-        "build": {"context": str(package.parent), "dockerfile_inline": recipe},
+        "build": {"context": _double(str(package.parent)), "dockerfile_inline": recipe},
+    }
+
+
+def _double(text: str) -> str:
+    """`$` doubled: compose fills in variables."""
+    return text.replace("$", "$$")
+
+
+def _volume(model: str) -> str | dict[str, Any]:
+    """The model's folder, in the long form since a path may hold a colon, or the hub's cache."""
+    if not Path(model).is_dir():
+        return "${HF_HOME:-~/.cache/huggingface}:/root/.cache/huggingface"
+    return {
+        "type": "bind",
+        "source": _double(model),
+        "target": _double(model),
+        "read_only": True,
+        "bind": {"create_host_path": False},  # else compose goes by the short form again
     }
 
 
 def _container(part: Service, model: str) -> dict[str, Any]:
-    """What compose says of one process. `$` is doubled: compose fills in variables."""
-    double: Callable[[str], str] = lambda text: text.replace("$", "$$")  # noqa: E731
+    """What compose says of one process."""
     container: dict[str, Any] = {
         **(_router_image() if part.after else {"image": _VLLM_IMAGE}),
         "network_mode": "host",
         "ipc": "host",
         "entrypoint": [],
         # The interpreter is the image's own, not the one of the host that this was written on.
-        "command": ["python3", *(double(word) for word in part.argv[1:])],
+        "command": ["python3", *(_double(word) for word in part.argv[1:])],
         "restart": "on-failure",
         "healthcheck": {
             "test": ["CMD", "python3", "-c", _HEALTHY.format(part.health)],  # curl is not in all
@@ -326,11 +351,9 @@ def _container(part: Service, model: str) -> dict[str, Any]:
         },
     }
     if not part.after:
-        local = Path(model).is_dir()
-        hub = "${HF_HOME:-~/.cache/huggingface}:/root/.cache/huggingface"
-        container["volumes"] = [f"{model}:{model}:ro" if local else hub]
+        container["volumes"] = [_volume(model)]
     if part.env:
-        container["environment"] = {name: double(value) for name, value in part.env.items()}
+        container["environment"] = {name: _double(value) for name, value in part.env.items()}
     if part.cores:
         container["cpuset"] = ",".join(map(str, part.cores))
     if part.gpus:
