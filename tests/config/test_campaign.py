@@ -352,7 +352,21 @@ def test_an_arm_may_ask_something_of_its_proxy(tmp_path: Path) -> None:
     assert asking.resolved()["arms"]["split_1p1d"]["proxy"] == words
 
 
-@pytest.mark.parametrize("asks", ["{connector: pul}", "{port: 1}", "{kv_limit: 2}", "{backlog: 0}"])
+@pytest.mark.parametrize(
+    "asks",
+    [
+        "{connector: pul}",
+        "{port: 1}",
+        "{kv_limit: 2}",
+        "{backlog: 0}",
+        "{backlog: true}",
+        "{backlog: 1.0}",
+        "{decode_limit: '3'}",
+        "{split_from: false}",
+        "{kv_limit: true}",
+        "{tokenise_once: 1}",
+    ],
+)
 def test_a_proxy_is_not_asked_for_what_it_does_not_know(tmp_path: Path, asks: str) -> None:
     path = changed(tmp_path, "layout: split_1p1d", f"layout: split_1p1d, proxy: {asks}")
     with pytest.raises(ConfigError) as caught:

@@ -46,6 +46,8 @@ def test_a_group_that_is_not_named_stays_where_it_is() -> None:
         (["GROUP_C=1"], "no engine of the arm is on a group 'GROUP_C'"),
         (["GROUP_A=1"], "device 1 would be in GROUP_A and in GROUP_B"),
         (["GROUP_A=2,2"], "device 2 is named twice for GROUP_A"),
+        (["GROUP_A=" + "1" * 5000], "is not a group with its devices"),
+        (["GROUP_A=3", "GROUP_A=4"], "GROUP_A is given twice"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_options_name(words: list[str], what: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from twolane.config import identity, source
 from twolane.config.cells import (
@@ -126,6 +126,8 @@ class ProxyShape(Shape):
     backlog: int | None = Field(default=None, ge=1)
     decode_limit: int | None = Field(default=None, ge=1)
     kv_limit: float | None = Field(default=None, gt=0, le=1)
+
+    model_config = ConfigDict(strict=True)  # `backlog: true` is no number
 
     def words(self) -> Iterator[str]:
         """The options as they stand on the proxy's command line."""

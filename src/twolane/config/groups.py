@@ -14,6 +14,7 @@ from twolane.config.campaign import Arm, Campaign
 from twolane.errors import QuestionError
 
 OPTION: Final = "--group"
+_MOST_DIGITS: Final = 9  # more than any host has devices; Python reads no number of thousands
 
 
 def regrouped(campaign: Campaign, arm: Arm, words: Iterable[str]) -> Campaign:
@@ -23,7 +24,16 @@ def regrouped(campaign: Campaign, arm: Arm, words: Iterable[str]) -> Campaign:
     two groups, and where a group of GPUs would have more or fewer than before.
     """
     before = {e.group: e.devices for e in arm.layout.engines}
-    given = dict(_parsed(word, before) for word in words)
+    given: dict[str, tuple[int, ...]] = {}
+    for word in words:
+        group, devices = _parsed(word, before)
+        if group in given:
+            raise QuestionError(
+                f"{group} is given twice",
+                place=OPTION,
+                remedy=f"name all of its devices at once, as in {OPTION} {group}=0,1",
+            )
+        given[group] = devices
     if campaign.models.node.platform == "gpu":
         for group, devices in given.items():
             _require_as_many(group, devices, before[group])
@@ -50,7 +60,7 @@ def example(arm: Arm, here: Iterable[int]) -> str:
 def _parsed(word: str, known: Mapping[str, tuple[int, ...]]) -> tuple[str, tuple[int, ...]]:
     group, equals, text = word.partition("=")
     numbers = text.split(",")
-    if not equals or not all(number.strip().isdecimal() for number in numbers):
+    if not equals or not all(map(_is_device, numbers)):
         raise QuestionError(
             f"{word!r} is not a group with its devices",
             place=OPTION,
@@ -63,6 +73,10 @@ def _parsed(word: str, known: Mapping[str, tuple[int, ...]]) -> tuple[str, tuple
             remedy=f"one of {', '.join(known)}",
         )
     return group, tuple(int(number) for number in numbers)
+
+
+def _is_device(text: str) -> bool:
+    return text.strip().isdecimal() and len(text.strip()) <= _MOST_DIGITS
 
 
 def _require_as_many(group: str, devices: tuple[int, ...], before: tuple[int, ...]) -> None:
