@@ -21,7 +21,7 @@ from twolane import copies, journal, lock
 from twolane.analysis import sameness
 from twolane.copies import Reading, Told
 from twolane.errors import QuestionError
-from twolane.records import SCHEMA, Appender, RunMeta, read_json
+from twolane.records import SCHEMA, UNREADABLE, Appender, RunMeta, read_json
 from twolane.resume import CUT, damage, read_meta
 
 RUNS: Final = "runs"
@@ -173,7 +173,7 @@ class _Schema(msgspec.Struct):
 def _held(path: Path) -> Held:
     try:
         schema = read_json(path / "run.json", _Schema).schema
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, *UNREADABLE):
         return Held(path, None)
     if schema != SCHEMA:
         return Held(path, None, foreign=schema)

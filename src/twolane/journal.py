@@ -17,11 +17,10 @@ from pathlib import Path
 import msgspec
 
 from twolane import lock
-from twolane.analysis.reading import UNREADABLE
 from twolane.clock import now_ns
 from twolane.errors import QuestionError
 from twolane.pace import Pace
-from twolane.records import Appender, Event
+from twolane.records import UNREADABLE, Appender, Event
 
 FILE = "events.jsonl"
 

@@ -18,10 +18,11 @@ import msgspec
 
 from twolane.analysis import integrity
 from twolane.analysis.measures import tpot_ns
-from twolane.analysis.reading import UNREADABLE, Faults
+from twolane.analysis.reading import Faults
 from twolane.errors import QuestionError
 from twolane.plan import PlannedRun
 from twolane.records import (
+    UNREADABLE,
     CellSummary,
     RampCell,
     Request,

@@ -92,7 +92,10 @@ def test_vllm_says_whether_prefixes_are_cached() -> None:
 
 FAILS: list[tuple[Behaviour, int]] = [
     *((Behaviour(status=status), status) for status in (400, 429, 500)),
-    *((Behaviour(fault=fault), 502) for fault in ("reset", "truncate", "junk", "hollow", "cut")),
+    *(
+        (Behaviour(fault=fault), 502)
+        for fault in ("reset", "truncate", "junk", "deep", "hollow", "cut")
+    ),
 ]
 
 
@@ -107,7 +110,7 @@ async def test_a_d_that_fails_to_read_releases(behaviour: Behaviour, status: int
         assert ends(r) == {"admitted": 0, "released": 1}
 
 
-@pytest.mark.parametrize("fault", ["reset", "junk"])
+@pytest.mark.parametrize("fault", ["reset", "junk", "deep"])
 async def test_a_d_that_fails_after_reading_has_read(fault: Fault) -> None:
     async with rig() as r:
         behaviours = iter([Behaviour(), Behaviour(fault=fault)])

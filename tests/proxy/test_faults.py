@@ -99,7 +99,7 @@ async def test_a_broken_decode_is_a_bad_gateway(fault: Fault, status: int) -> No
 
 
 TOKENLESS: list[tuple[Fault, int]] = [
-    ("garbage", 502), ("junk", 502), ("noise", 502), ("hollow", 502), ("cut", 502),
+    ("garbage", 502), ("deep", 502), ("junk", 502), ("noise", 502), ("hollow", 502), ("cut", 502),
     ("first_error", 500),
 ]  # fmt: skip
 

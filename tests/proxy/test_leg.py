@@ -4,14 +4,21 @@ how long a stream lasts. And which engine, left by its client, tells P."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from twolane import clock
+from twolane.proxy.body import without_transfer
 from twolane.proxy.exchange import _will_hear_of_it
+from twolane.proxy.handoff import MalformedHandoffError, read_params
+from twolane.proxy.ledger import prompt_ids, read_answer
 from twolane.proxy.leg import LegError, Relay
+from twolane.proxy.opening import Opening
+from twolane.proxy.refusal import from_error, of_form
 
 SSE = [(b"content-type", b"text/event-stream")]
 TOKEN = b'data: {"choices": [{"index": 0, "text": "x"}]}\n\n'
@@ -110,3 +117,28 @@ async def test_a_d_that_has_refused_tells_nothing_when_its_client_leaves(
         one.on_head(status, SSE)
     connection: Any = SimpleNamespace(aborted_by_us=True, cut_off=False)
     assert _will_hear_of_it(one, connection) == hears
+
+
+async def test_a_defect_at_the_end_of_an_answer_is_heard_at_once() -> None:
+    def broken() -> None:
+        raise KeyError("defect")
+
+    one = Relay(NoReply(), broken, lambda: None)  # type: ignore[arg-type]
+    one.on_head(200, [(b"content-type", b"application/json")])
+    one.on_body(b'{"choices": [{}]}', 0)
+    one.on_end(0)
+    assert isinstance(one.done.exception(), KeyError)
+
+
+NEST = b"[" * 100_000
+READS: list[Callable[[bytes], object]] = [read_answer, prompt_ids, from_error, read_params]
+
+
+@pytest.mark.parametrize("read", [*READS, of_form, without_transfer, Opening().feed])
+@pytest.mark.parametrize("key", ["choices", "error", "kv_transfer_params", "usage"])
+def test_nothing_an_engine_nests_gets_further_than_what_is_not_json(
+    key: str, read: Callable[[bytes], object]
+) -> None:
+    for raw in (b'{"%b": %b' % (key.encode(), NEST), NEST):
+        with contextlib.suppress(MalformedHandoffError):
+            assert read(raw) in (None, False, raw)

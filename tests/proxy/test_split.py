@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.proxy.rig import completion, expected, rig
 
+from twolane.proxy.body import LARGE
 from twolane.proxy.conformance.caller import Got
 from twolane.proxy.fault_engine import MODEL
 from twolane.proxy.ledger import LedgerLine
@@ -223,6 +224,22 @@ async def test_other_paths() -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{", b'{"n":01}', b'"x"', b"\xff", b"{} {}"])
 async def test_what_is_not_a_json_object_is_refused(raw: bytes) -> None:
+    async with rig() as r:
+        got = await r.ask(raw)
+        assert (got.status, got.json["error"]["code"]) == (400, 400)
+        assert not r.p.asked
+
+
+NEST = b"[" * 100_000 + b"]" * 100_000
+DEEP = {
+    "whole": NEST,
+    "unread": b'{"prompt":"x","any":%b}' % NEST,
+    "in steps": b'{"any":"%b","n":%b}' % (b"x" * LARGE, NEST),
+}
+
+
+@pytest.mark.parametrize("raw", DEEP.values(), ids=DEEP)
+async def test_what_is_nested_without_end_is_refused(raw: bytes) -> None:
     async with rig() as r:
         got = await r.ask(raw)
         assert (got.status, got.json["error"]["code"]) == (400, 400)

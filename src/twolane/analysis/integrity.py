@@ -21,8 +21,8 @@ from typing import Final
 import msgspec
 
 from twolane import seal
-from twolane.analysis.reading import SELECTOR, UNREADABLE, Faults, misread, numbered
-from twolane.records import CellSummary, Code, RunMeta, Seal
+from twolane.analysis.reading import SELECTOR, Faults, misread, numbered
+from twolane.records import UNREADABLE, CellSummary, Code, RunMeta, Seal
 
 CODE: Final = "DAMAGED"
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from twolane.records import BadLine, read_json
+from twolane.records import UNREADABLE, BadLine, read_json
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -26,9 +26,6 @@ class Selector(msgspec.Struct, frozen=True):
     role: str
     cell: str
 
-
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding a line raises: of another shape, of no shape, no text, nested without end."""
 
 SELECTOR = msgspec.json.Decoder(Selector)
 

@@ -17,7 +17,7 @@ import twolane.models.needle
 from twolane.config.campaign import Arm, Campaign
 from twolane.config.models import Engine, Layout, Model, Models, Node
 from twolane.errors import QuestionError
-from twolane.records import RunMeta, read_json
+from twolane.records import UNREADABLE, RunMeta, read_json
 
 START_TIMEOUT_S = 900.0
 
@@ -55,7 +55,7 @@ def load_results(folder: Path) -> Campaign:
     for path in sorted(folder.glob("runs/*/run.json")):
         try:
             return _campaign(path, read_json(path, RunMeta).config)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except (OSError, *UNREADABLE):
             continue  # torn, or of something else than a campaign: another run may tell
     raise QuestionError(
         "no run here says how its engines were started",

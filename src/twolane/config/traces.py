@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from twolane.errors import QuestionError
+from twolane.records import UNREADABLE
 
 BLOCK: Final = 512
 """Tokens that one hash id stands for, in Mooncake's published traces."""
@@ -75,7 +76,7 @@ def _lines(path: str) -> Iterator[TraceLine]:
 def _read(path: str, number: int, text: bytes) -> TraceLine:
     try:
         line = _line(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise QuestionError(
             f"not a request: {error}", place=f"{path}:{number}", remedy=_EXAMPLE
         ) from None

@@ -16,6 +16,7 @@ from twolane.diagnosis.model_shape import ModelShape, shape_of, whole
 from twolane.diagnosis.vllm_args import Arguments, parse, plain_int
 from twolane.diagnosis.vllm_facts import facts
 from twolane.errors import QuestionError
+from twolane.records import UNREADABLE
 
 NIXL = ("NixlConnector", "NixlPullConnector", "NixlPushConnector")
 LOOPBACK = ("", "localhost", "127.0.0.1", "::1", "0.0.0.0")
@@ -63,7 +64,7 @@ def read_deployment(text: bytes, place: str) -> Deployment:
     """A Deployment from JSON; raises QuestionError at `place` if it is not one."""
     try:
         return msgspec.json.decode(text, type=Deployment)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         shape = '{"platform": "cuda", "model_config": {...}, "engines": [{"name", "role", "argv"}]}'
         raise QuestionError(str(error), place=place, remedy=f"write it as {shape}") from error
 

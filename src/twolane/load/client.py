@@ -18,7 +18,7 @@ import msgspec
 from twolane import clock
 from twolane.gates import needle
 from twolane.load.orders import Ask
-from twolane.records import EngineTimes, Ledger, Request
+from twolane.records import UNREADABLE, EngineTimes, Ledger, Request
 from twolane.wire.sse import SseParser
 
 DONE: Final = b"[DONE]"
@@ -181,7 +181,7 @@ class Stream:
         try:
             # No JSON text spans two of them: a line feed cannot stand inside a string.
             chunks = _chunks(b"[" + b",\n".join(payloads) + b"]")
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return 0  # one by one, so that it is known which
         if len(chunks) != len(payloads):
             return 0
@@ -213,7 +213,7 @@ class Stream:
     def _event(self, payload: bytes, stamp_ns: int) -> None:
         try:
             chunk = _chunk(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             self._error = self._error or f"unreadable event {payload[:80]!r}: {error}"
             return
         self._take(chunk, stamp_ns)
@@ -258,7 +258,7 @@ class Stream:
         if line.startswith(LEDGER_MARK):
             try:
                 self._ledger = _ledger(line[len(LEDGER_MARK) :])
-            except msgspec.DecodeError as error:
+            except UNREADABLE as error:
                 self._error = self._error or f"unreadable ledger {line[:200]!r}: {error}"
 
     def _fault(self) -> str | None:
@@ -377,7 +377,7 @@ def _refusal(body: bytes) -> str:
     """What an error answer says, without its JSON where it has some."""
     try:
         told = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return body.decode("utf-8", "replace").strip() or "empty body"
     inner = told.get("error", told) if isinstance(told, dict) else told
     return _message(inner)

@@ -12,6 +12,7 @@ import msgspec
 
 from twolane import clock
 from twolane.errors import AnswerError, QuestionError
+from twolane.records import UNREADABLE
 from twolane.wire import address
 
 LIST_S: Final = 10.0
@@ -81,7 +82,7 @@ def _models(base: str) -> list[dict[str, Any]]:
             told = msgspec.json.decode(_whole(answer))
     except urllib.error.HTTPError:
         return []  # it answers, and has no such list
-    except (OSError, HTTPException, msgspec.DecodeError) as error:
+    except (OSError, HTTPException, *UNREADABLE) as error:
         raise AnswerError(
             f"/v1/models cannot be read: {error}", place=base, remedy="is the server running?"
         ) from None

@@ -22,6 +22,7 @@ from twolane.errors import AnswerError, QuestionError
 from twolane.gates import needle
 from twolane.load.orders import Target
 from twolane.load.workloads import Question
+from twolane.records import UNREADABLE
 
 Encode = Callable[[str], list[int]]
 
@@ -113,7 +114,7 @@ def _route(target: Target, form: Callable[[str], dict[str, Any]]) -> Encode | No
     def encode(text: str) -> list[int]:
         try:
             return ask(text)
-        except (OSError, HTTPException, msgspec.DecodeError) as error:
+        except (OSError, HTTPException, *UNREADABLE) as error:
             raise AnswerError(
                 f"/tokenize cannot be read: {error}", place=url, remedy="is the server running?"
             ) from None
@@ -123,6 +124,6 @@ def _route(target: Target, form: Callable[[str], dict[str, Any]]) -> Encode | No
             return None  # a route of that name that expects other words
     except urllib.error.HTTPError:
         return None
-    except (OSError, HTTPException, msgspec.DecodeError):
+    except (OSError, HTTPException, *UNREADABLE):
         encode("a")  # once more, and if that fails too, in words
     return encode

@@ -22,6 +22,7 @@ import msgspec
 
 from twolane.proxy.refusal import RefusalError
 from twolane.proxy.scan import NotAnObjectError, members
+from twolane.records import UNREADABLE
 from twolane.wire.http1 import Payload
 
 TRANSFER_KEYS = ("kv_transfer_params", "ec_transfer_params")
@@ -46,7 +47,7 @@ class Body:
         """Raises RefusalError 400 where `raw` is not a JSON object."""
         try:
             return cls(_decode_members(raw), len(raw))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise RefusalError(400, f"the request body is not a JSON object: {error}") from None
 
     @classmethod
@@ -66,7 +67,7 @@ class Body:
             return None
         try:
             return msgspec.json.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise RefusalError(400, f"`{key}` is not valid JSON: {error}") from None
 
     @property
@@ -214,6 +215,6 @@ def without_transfer(answer: bytes) -> bytes:
         return answer
     try:
         decoded = _decode_members(answer)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return answer
     return Body(decoded, 0).joined(dict.fromkeys(TRANSFER_KEYS))

@@ -19,6 +19,7 @@ Fault = Literal[
     "reset",  # closes without a byte
     "truncate",  # closes in the middle of the answer
     "garbage",  # 200 with a body that is not JSON
+    "deep",  # 200 with JSON, or a stream of it, that is nested without end
     "junk",  # 200 with JSON, or a stream of it, that holds no token
     "noise",  # 200 with a stream of events that are not JSON
     "hollow",  # 200 with nothing behind its head
@@ -136,13 +137,16 @@ class Answer:
 
 
 _ERROR = {"error": {"message": "KV load failed", "type": "InternalServerError", "code": 500}}
+_DEEP = b'{"choices": ' + b"[" * 100_000
 _EVENTS = {
+    "deep": b"data: " + _DEEP + b"\n\n",
     "junk": b'data: {"object": "page"}\n\n',
     "noise": b"data: <<not json>>\n\n",
     "first_error": b"data: " + json.dumps(_ERROR).encode() + b"\n\ndata: [DONE]\n\n",
 }
 _BODIES = {
     "garbage": b"<<not json>>",
+    "deep": _DEEP,
     "junk": b'{"object": "page"}',
     "noise": b"data: <<not json>>\n\n",
     "hollow": b"",

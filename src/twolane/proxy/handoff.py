@@ -21,6 +21,7 @@ from typing import Literal
 import msgspec
 
 from twolane import clock
+from twolane.records import UNREADABLE
 
 State = Literal["asked", "held", "admitted", "released", "expired", "stranded"]
 End = Literal["admitted", "released", "expired"]
@@ -64,7 +65,7 @@ def read_params(raw: bytes | None) -> Params:
         raise MalformedHandoffError("no kv_transfer_params: is P a kv_producer?")
     try:
         params = msgspec.json.decode(raw, type=Params)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise MalformedHandoffError(str(error)) from None
     if not params.do_remote_prefill or params.do_remote_decode:
         raise MalformedHandoffError("do_remote_prefill is not true")

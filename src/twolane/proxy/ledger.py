@@ -13,7 +13,7 @@ import msgspec
 
 from twolane import clock
 from twolane.proxy.splice import without_framing
-from twolane.records import EngineTimes, Ledger
+from twolane.records import UNREADABLE, EngineTimes, Ledger
 
 COMMENT = b": twolane-ledger "
 REQUEST_HEADER = b"x-twolane-ledger"
@@ -72,7 +72,7 @@ def prompt_ids(raw: bytes) -> bytes | None:
     """The prompt's token ids as JSON from P's answer; None where it does not tell them."""
     try:
         told = msgspec.json.decode(raw, type=_Told)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     given = (bytes(one.prompt_token_ids) for one in (told, *told.choices))
     return next((ids for ids in given if ids.startswith(b"[")), None)
@@ -82,7 +82,7 @@ def read_answer(raw: bytes) -> EngineAnswer | None:
     """An engine's JSON answer, or None where it is not one."""
     try:
         return _decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
 
 

@@ -218,12 +218,19 @@ class Relay:
     def on_end(self, stamp_ns: int) -> None:
         self.answer.body = b"".join(self._pieces)
         self.answer.end_ns = stamp_ns
-        if self.good and not self.streams:
-            self.read = read_answer(self.answer.body)
-            if self.read is not None and self.read.choices:
-                self._take()
+        try:
+            if self.good and not self.streams:
+                self._read()
+        except Exception as defect:  # as in Collector
+            if not self.done.done():
+                self.done.set_exception(defect)
         if not self.done.done():
             self.done.set_result(None)
+
+    def _read(self) -> None:
+        self.read = read_answer(self.answer.body)
+        if self.read is not None and self.read.choices:
+            self._take()
 
     def on_lost(self, error: Exception | None, stamp_ns: int) -> None:
         if not self.done.done():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
+from twolane.records import UNREADABLE
 from twolane.wire.sse import SseParser
 
 _NULL = msgspec.Raw(b"null")
@@ -48,7 +49,7 @@ class Opening:
     def _shows_choice(self, event: bytes) -> bool:
         try:
             read = _decode(event)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return False
         if self.error is None and bytes(read.error) != b"null":
             self.error = event

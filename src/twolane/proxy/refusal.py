@@ -11,6 +11,8 @@ from http import HTTPStatus
 
 import msgspec
 
+from twolane.records import UNREADABLE
+
 _TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
@@ -107,5 +109,5 @@ def _message(status: int, body: bytes) -> str:
 def _openai_error(body: bytes) -> ErrorBody | None:
     try:
         return msgspec.json.decode(body, type=_Envelope).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None

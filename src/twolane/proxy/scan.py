@@ -15,6 +15,8 @@ from collections.abc import Generator
 
 import msgspec
 
+from twolane.records import UNREADABLE
+
 SLICE = 128 * 1024  # bytes looked at in one step; some hundred µs
 _PROBE = 512  # most strings are short: look there before taking a slice
 _NEAR = 64
@@ -75,7 +77,7 @@ def _expect(raw: Raw, at: int, what: bytes) -> int:
 def _decode_key(raw: Raw, at: int) -> str:
     try:
         return msgspec.json.decode(raw, type=str)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         raise NotAnObjectError(f"bad key at byte {at}") from None
 
 
@@ -90,7 +92,7 @@ def _value(raw: Raw, at: int) -> Steps:
         raise NotAnObjectError(f"expected a value at byte {at}")
     try:
         msgspec.json.decode(found.group())
-    except msgspec.DecodeError:
+    except UNREADABLE:
         raise NotAnObjectError(f"bad value at byte {at}") from None
     return found.end()
 

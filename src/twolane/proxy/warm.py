@@ -20,6 +20,7 @@ from twolane.proxy.handoff import Handoff, HandoffBook, MalformedHandoffError
 from twolane.proxy.ledger import read_answer
 from twolane.proxy.leg import Answer, LegError, ask
 from twolane.proxy.release import has_read, has_told
+from twolane.records import UNREADABLE
 from twolane.wire.http1 import Payload, payload_size
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ class Pair:
         answer = await self._ask(self.prefill, b"", "GET", "/v1/models")
         try:
             return msgspec.json.decode(answer.body, type=_Models).data[0].id
-        except (msgspec.DecodeError, UnicodeDecodeError, IndexError):
+        except (*UNREADABLE, IndexError):
             raise _NotWarmError("/v1/models names no model; give --model") from None
 
     async def _ask(

@@ -21,7 +21,14 @@ from twolane.records.cells import (
     TraceCell,
 )
 from twolane.records.events import Event
-from twolane.records.files import Appender, BadLine, read_json, read_jsonl, write_json
+from twolane.records.files import (
+    UNREADABLE,
+    Appender,
+    BadLine,
+    read_json,
+    read_jsonl,
+    write_json,
+)
 from twolane.records.findings import Finding, Findings, PostMortem, Severity
 from twolane.records.outcomes import CellSummary, Code, NeedleAnswer, NeedleResult, Seal
 from twolane.records.requests import EngineTimes, Ledger, Request, Role
@@ -29,6 +36,7 @@ from twolane.records.runs import SCHEMA, EngineMeta, RunMeta, Sample
 
 __all__ = [
     "SCHEMA",
+    "UNREADABLE",
     "AnyCell",
     "Appender",
     "BadLine",

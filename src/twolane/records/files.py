@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import msgspec
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises: of another shape, of no shape, no text, nested without end."""
 
 
 class Appender:
@@ -67,7 +70,7 @@ def read_jsonl(path: Path, of: type[T], bad: list[BadLine]) -> Iterator[T]:
                 continue
             try:
                 yield decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except UNREADABLE as error:
                 torn = "" if line.endswith(b"\n") else "torn last line: "
                 bad.append(BadLine(str(path), number, f"{torn}{error}"))
 
@@ -83,6 +86,6 @@ def write_json(path: Path, record: msgspec.Struct) -> None:
 def read_json(path: Path, of: type[T]) -> T:
     """One record from `path`.
 
-    Raises OSError if it cannot be opened, msgspec.DecodeError if it is not such a record.
+    Raises OSError if it cannot be opened, one of UNREADABLE if it is not such a record.
     """
     return msgspec.json.decode(path.read_bytes(), type=of)
