@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import Any, Final, TypedDict
 
 import msgspec
 
@@ -43,6 +44,20 @@ __all__ = ["Faults", "Results", "Run", "load", "together"]
 
 class _Schema(msgspec.Struct, frozen=True):
     schema: int = 1  # the first did not always write it
+
+
+class _Gpu(TypedDict, total=False):
+    index: int | None
+    nvlinks: int | None
+
+
+# Parts of run.json that the record leaves open, as figures read them: field, key, form, in words.
+_FORMS: Final[tuple[tuple[str, str, Any, str], ...]] = (
+    ("host", "gpus", list[_Gpu] | None, "a list of GPUs"),
+    ("host", "cores", list[int] | None, "a list of numbers"),
+    ("host", "beside", list[Any] | None, "a list"),
+    ("proxy", "argv", list[Any], "a list of words"),
+)
 
 
 @dataclass(frozen=True)
@@ -240,7 +255,20 @@ def _open(folder: Path, faults: Faults) -> Run | None:
     if meta.id != folder.name:
         faults.note(folder, f"it holds the run {meta.id}: a copy, or renamed; left out")
         return None
-    return Run(folder, meta, faults)
+    return Run(folder, _in_form(meta, path, faults), faults)
+
+
+def _in_form(meta: RunMeta, path: Path, faults: Faults) -> RunMeta:
+    """`meta` without those of its open parts that no figure could read."""
+    for name, key, form, words in _FORMS:
+        part: dict[str, Any] = getattr(meta, name)
+        try:
+            msgspec.convert(part.get(key, []), form)
+        except msgspec.ValidationError:
+            faults.note(path, f"{name}.{key} is not {words}; read as if it were not there")
+            less = {known: value for known, value in part.items() if known != key}
+            meta = msgspec.structs.replace(meta, **{name: less})
+    return meta
 
 
 def _each_once(runs: Iterable[Run], faults: Faults) -> Iterator[Run]:

@@ -102,9 +102,15 @@ def decide(facts: Facts, cell: InterferenceCell) -> Decision:
 
 def _alternative(facts: Facts, chosen: Figure, others: Sequence[Figure]) -> str:
     """The arm of the other layout with the shortest worst pause, else of the same one."""
-    split = facts.layouts[chosen.arm].split
-    other = [one for one in others if facts.layouts[one.arm].split != split]
+    split = _split(facts, chosen.arm)
+    other = [one for one in others if _split(facts, one.arm) != split]
     return min(other or others, key=_value).arm
+
+
+def _split(facts: Facts, arm: str) -> bool:
+    """Whether it is known to be one; of an arm without engines on record nothing is."""
+    known = facts.layouts.get(arm)
+    return known is not None and known.split
 
 
 def _also(
@@ -124,7 +130,7 @@ def _enough(facts: Facts, cell: InterferenceCell, chosen: str) -> str:
     """What would do without the split that was chosen, where a longer pause is no matter."""
     mine = (one for one in facts.answers.alone if one.cell == cell)
     found = next((one for one in mine if one.arm is not None and one.arm.name != chosen), None)
-    if found is None or found.arm is None or not facts.layouts[chosen].split:
+    if found is None or found.arm is None or not _split(facts, chosen):
         return ""
     return f"if {found.limit_ms:g} ms will do, so will {found.arm.name}"
 
@@ -340,8 +346,8 @@ def _once_only(facts: Facts, outcome: str) -> str:
 
 def _both(facts: Facts, cell: AnyCell, metric: Metric, arm: str, rival: str) -> str:
     """Both figures; beside them the best of the rival's layout, where that is another arm's."""
-    split = facts.layouts[rival].split
-    like = [one for one in losses.distinct(facts, facts.arms) if facts.layouts[one].split == split]
+    split = _split(facts, rival)
+    like = [one for one in losses.distinct(facts, facts.arms) if _split(facts, one) == split]
     seen = {one: facts.figure(cell, metric.key, one) for one in (arm, *like, rival)}
     clean = {one: f.value for one, f in seen.items() if f.value is not None and not f.excluded}
     mine, theirs = (spoken(clean[one], metric.unit, beside=clean.values()) for one in (arm, rival))

@@ -146,7 +146,7 @@ class Facts:
     @property
     def margin(self) -> float:
         given = self.results.runs[0].meta.config.get("margin") if self.results.runs else None
-        return float(given) if isinstance(given, (int, float)) else MARGIN
+        return float(given) if isinstance(given, (int, float)) and 0 < given < 1 else MARGIN
 
     @property
     def interference(self) -> InterferenceCell | None:
