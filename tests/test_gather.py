@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -205,6 +206,27 @@ def test_two_unlike_runs_of_one_id_are_refused(parts: list[Path], tmp_path: Path
     assert no.value.remedy.startswith(f"move {other} out of its part: it is not whole (")
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b'{"schema": 1, "id"', "its run.json cannot be read"),
+        (b"[" * 200_000, "its run.json cannot be read"),
+        (b'{"schema": 99}', "its run.json has schema 99, this twolane reads schema "),
+    ],
+    ids=["torn", "nested without end", "of another schema"],
+)
+def test_of_two_runs_of_one_id_the_unreadable_one_is_named(
+    parts: list[Path], tmp_path: Path, text: bytes, why: str
+) -> None:
+    run = next((parts[0] / "runs").iterdir())
+    other = parts[1] / "runs" / run.name
+    shutil.copytree(run, other)
+    (run / "run.json").write_bytes(text)
+    with pytest.raises(QuestionError, match="two different runs have one id") as no:
+        gather.gather(parts, tmp_path / "demo")
+    assert no.value.remedy.startswith(f"move {run} out of its part: {why}")
+
+
 async def test_work_that_was_done_twice_counts_once(demo: Campaign, tmp_path: Path) -> None:
     """On the same devices the first counts; on others a block would be of both."""
     first, again = [await measured(demo, tmp_path / name, 0) for name in "ab"]
@@ -368,6 +390,28 @@ def test_a_disk_that_is_too_small_is_told_before_it_is_full(
     with pytest.raises(QuestionError, match=r": [1-9][\d.]* kB are to be copied and .* are free"):
         gather.gather(parts, tmp_path / "demo")
     assert not (tmp_path / "demo").exists()
+
+
+def test_a_disk_that_fills_up_all_the_same_is_told_with_its_folder(
+    parts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    code, said = invoked(*parts, "--out", tmp_path / "demo")
+    assert code == 1
+    assert f"{tmp_path / 'demo'}: No space left on device" in said
+
+
+def test_what_the_system_refuses_of_an_open_file_names_it(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OSError, match=r"Input/output error: '.*/file'"),
+        copies.naming(tmp_path / "file"),
+    ):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    with pytest.raises(FileNotFoundError, match="'/nowhere'"), copies.naming(tmp_path):
+        Path("/nowhere").read_bytes()
 
 
 def test_a_folder_that_is_being_written_is_waited_for(parts: list[Path], tmp_path: Path) -> None:

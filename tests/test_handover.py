@@ -324,6 +324,16 @@ def test_a_folder_from_another_host_finds_the_bundled_model(tmp_path: Path) -> N
     assert load_results(folder).model.path == ours
 
 
+def test_a_run_nested_without_end_is_passed_over(tmp_path: Path) -> None:
+    folder = results(tmp_path)
+    (folder / "runs/a").mkdir()
+    (folder / "runs/a/run.json").write_bytes(b"[" * 200_000)
+    assert load_results(folder).name == "demo"
+    (folder / "runs/one/run.json").write_bytes(b'{"config":' * 200_000)
+    with pytest.raises(QuestionError, match="no run here says"):
+        load_results(folder)
+
+
 def test_up_writes_an_arm_of_a_results_folder(tmp_path: Path) -> None:
     told = CliRunner().invoke(
         cli,

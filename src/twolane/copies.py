@@ -6,12 +6,14 @@ is written through to the disk, and then gets its name in one step.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from twolane.errors import AnswerError, QuestionError
 
@@ -76,13 +78,29 @@ def _copy_file(source: Path, name: str, target: Path, reading: Reading, size: in
     """Returns the number of bytes copied; not many more than `size`, however it grows."""
     count = 0
     with (source / name).open("rb") as original, (target / name).open("xb") as made:
-        while count <= size and (chunk := original.read(_CHUNK)):
+        while count <= size and (chunk := _chunk(original)):
             made.write(chunk)
             count += len(chunk)
             reading.on(source, len(chunk))
         made.flush()
         os.fsync(made.fileno())
     return count
+
+
+def _chunk(file: BinaryIO) -> bytes:
+    with naming(Path(file.name)):
+        return file.read(_CHUNK)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What the system refuses of an open file names no path: then it names `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def unlike(first: Path, second: Path, reading: Reading) -> str | None:
@@ -97,9 +115,9 @@ def unlike(first: Path, second: Path, reading: Reading) -> str | None:
 
 def _same_bytes(first: Path, second: Path, name: str, reading: Reading) -> bool:
     with (first / name).open("rb") as here, (second / name).open("rb") as there:
-        while chunk := here.read(_CHUNK):
+        while chunk := _chunk(here):
             reading.on(first, len(chunk))
-            if chunk != there.read(_CHUNK):
+            if chunk != _chunk(there):
                 return False
     return True
 

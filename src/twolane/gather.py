@@ -188,8 +188,12 @@ def _size(run: Held) -> int:
 def _unreadable(held: Iterable[Held]) -> Iterator[str]:
     for run in held:
         if run.meta is None:
-            why = "cannot be read" if run.foreign is None else f"has {_other_schema(run.foreign)}"
-            yield f"{run.folder}: its run.json {why}; kept as it is, no figure reads it"
+            yield f"{run.folder}: {_unread(run)}; kept as it is, no figure reads it"
+
+
+def _unread(run: Held) -> str:
+    why = "cannot be read" if run.foreign is None else f"has {_other_schema(run.foreign)}"
+    return f"its run.json {why}"
 
 
 def _other_schema(schema: int) -> str:
@@ -316,9 +320,10 @@ def _require_alike(one: Held, other: Held, reading: Reading) -> None:
 
 
 def _the_whole_one(one: Held, other: Held) -> str:
-    broken = [run for run in (one, other) if run.spoilt]
+    broken = [run for run in (one, other) if run.spoilt or run.meta is None]
     if len(broken) == 1:
-        return f"move {broken[0].folder} out of its part: it is not whole ({broken[0].spoilt})"
+        why = f"it is not whole ({run.spoilt})" if (run := broken[0]).spoilt else _unread(run)
+        return f"move {run.folder} out of its part: {why}"
     return (
         "keep the one that is whole (`twolane explain` tells them apart), and move the other out "
         "of its part"
@@ -340,7 +345,7 @@ def _done_again(runs: Sequence[Held]) -> set[str]:
 def _writing(out: Path) -> Iterator[None]:
     """Be the one who writes `out`. Raises QuestionError."""
     (out / RUNS).mkdir(parents=True, exist_ok=True)
-    with Appender(out / journal.FILE) as events:
+    with copies.naming(out), Appender(out / journal.FILE) as events:
         if not lock.take(events.fileno()):
             raise QuestionError(
                 "a twolane writes it now", place=str(out), remedy="wait until it has ended"
