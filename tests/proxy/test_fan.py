@@ -12,6 +12,7 @@ from tests.proxy.rig import Rig, completion, expected, rig, soon
 from twolane.proxy.body import Body
 from twolane.proxy.fault_answer import Behaviour, Fault
 from twolane.proxy.scrape import Reading, read
+from twolane.wire.http1 import ClientConnection
 
 LONG = "long " * 1200  # over a thousand tokens
 
@@ -105,7 +106,40 @@ async def test_a_d_that_fails_to_read_releases(behaviour: Behaviour, status: int
         r.d.behaviour = behaviour
         got = await r.ask(asked())
         assert (got.status, bool(got.json["error"]["message"])) == (status, True)
+        assert "Bad Gateway" not in got.json["error"]["message"]
         assert len(r.d.asked) == 1
+        await r.settled()
+        assert ends(r) == {"admitted": 0, "released": 1}
+
+
+async def test_a_200_of_the_reading_without_a_token_is_told_as_such() -> None:
+    async with rig() as r:
+        r.d.behaviour = Behaviour(fault="junk")
+        error = (await r.ask(asked())).json["error"]
+        assert error["message"] == "the engine answered without a token"
+        r.d.behaviour = Behaviour(fault="first_error")
+        got = await r.ask(asked())
+        assert (got.status, got.json["error"]["message"]) == (500, "KV load failed")
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_who_leaves_a_d_that_has_begun_to_refuse_has_the_handoff_released(
+    monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    refused = asyncio.Event()
+    was = ClientConnection.on_headers_complete
+
+    def headed(connection: ClientConnection) -> None:
+        was(connection)
+        if connection._parser.get_status_code() == 503:
+            refused.set()
+
+    monkeypatch.setattr(ClientConnection, "on_headers_complete", headed)
+    async with rig() as r:
+        r.d.behaviour = Behaviour(fault="half_refusal")
+        call = await r.call(completion(LONG, n=n))
+        await soon(refused)
+        call.leave()
         await r.settled()
         assert ends(r) == {"admitted": 0, "released": 1}
 

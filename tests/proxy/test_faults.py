@@ -100,6 +100,7 @@ async def test_a_broken_decode_is_a_bad_gateway(fault: Fault, status: int) -> No
 
 TOKENLESS: list[tuple[Fault, int]] = [
     ("garbage", 502), ("deep", 502), ("junk", 502), ("noise", 502), ("hollow", 502), ("cut", 502),
+    ("null_choice", 502),
     ("first_error", 500),
 ]  # fmt: skip
 
@@ -119,6 +120,35 @@ async def test_a_200_without_a_token_is_an_error_and_its_handoff_is_released(
         assert r.proxy.book.ends == {"admitted": 1, "released": 1}
         r.d.behaviour = Behaviour()
         assert (await r.ask(completion(stream=stream))).text == expected()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_d_that_dribbles_is_given_up_as_one_that_hangs(stream: bool) -> None:
+    async with rig(answer_timeout_s=0.1) as r:
+        r.d.behaviour = Behaviour(fault="dribble")
+        well_shaped(await r.ask(completion(stream=stream)), 504)
+        await r.settled()
+        assert r.proxy.book.ends == {"admitted": 1, "released": 1}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("leg", "asked"), [("prefill", 0), ("decode", 1)])
+async def test_an_answer_that_is_too_large_is_told_as_such_and_not_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, leg: str, asked: int, stream: bool
+) -> None:
+    async with rig(retry_share=1.0, strands=leg == "prefill") as r:
+        engines(r, leg).pick = lambda: _small_from_here(monkeypatch)
+        got = await r.ask(completion(stream=stream))
+        well_shaped(got, 502)
+        assert got.json["error"]["message"] == "the engine's answer is too large"
+        monkeypatch.undo()
+        await r.settled()
+        assert (len(r.p.asked), len(r.d.asked)) == (1, asked)
+
+
+def _small_from_here(monkeypatch: pytest.MonkeyPatch) -> Behaviour:
+    monkeypatch.setattr("twolane.proxy.leg.MAX_ANSWER_BYTES", 10)
+    return Behaviour()
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -85,6 +85,33 @@ async def test_a_stream_may_last_for_ever(now: list[int]) -> None:
     await asyncio.sleep(0)
 
 
+JSON = [(b"content-type", b"application/json")]
+DRIBBLES = [(200, SSE, b"data: {}\n\n"), (200, SSE, b": keep-alive\n\n"), (200, SSE, b"data: ")]
+DRIBBLES += [(200, JSON, b" "), (500, JSON, b" ")]
+
+
+@pytest.mark.parametrize(("status", "headers", "piece"), DRIBBLES)
+async def test_what_is_no_token_puts_the_end_off_by_nothing(
+    now: list[int], status: int, headers: Any, piece: bytes
+) -> None:
+    one = relay()
+    one.on_head(status, headers)
+    for _ in range(9):
+        now[0] += clock.NS
+        one.on_body(piece, now[0])
+        assert not await given_up(one)
+    now[0] += clock.NS
+    one.on_body(piece, now[0])
+    assert await given_up(one)
+
+
+async def test_an_answer_that_is_held_may_not_fall_silent(now: list[int]) -> None:
+    one = relay()
+    one.on_head(200, JSON)
+    now[0] += 5 * clock.NS
+    assert await given_up(one)
+
+
 async def test_a_client_that_does_not_read_is_no_silence(now: list[int]) -> None:
     one = relay()
     one.on_head(200, SSE)
@@ -124,7 +151,7 @@ async def test_a_defect_at_the_end_of_an_answer_is_heard_at_once() -> None:
         raise KeyError("defect")
 
     one = Relay(NoReply(), broken, lambda: None)  # type: ignore[arg-type]
-    one.on_head(200, [(b"content-type", b"application/json")])
+    one.on_head(200, JSON)
     one.on_body(b'{"choices": [{}]}', 0)
     one.on_end(0)
     assert isinstance(one.done.exception(), KeyError)

@@ -17,6 +17,7 @@ ERROR = b'data: {"error": {"message": "m", "code": 500}}\n\n'
 COMMENT = b": keep-alive\n\n"
 STRANGE = [b'data: {"choices": []}\n\n', b"data: {}\n\n", b"data: [DONE]\n\n", b"data: <p>\n\n"]
 STRANGE += [b'data: {"text": "\\"choices\\": [{}]"}\n\n', b'data: {"choices": null}\n\n']
+STRANGE += [b'data: {"choices": %b}\n\n' % no for no in (b"[null]", b"[[]]", b'["{}", 1]')]
 
 
 def fed(*pieces: bytes) -> Opening:

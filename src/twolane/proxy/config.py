@@ -93,10 +93,11 @@ class ProxyConfig:
     model: str | None = None
     limits: Limits = field(default_factory=Limits)
     connect_timeout_s: float = 5.0
-    # Until an answer's head, or a stream's first token: a million-token prefill takes minutes, and
-    # an answer that is not streamed has its head only at its end.
+    # From the dispatch until a stream's first token, or the end of an answer that is not streamed,
+    # whatever comes before; a million-token prefill takes minutes.
     answer_timeout_s: float = 1800.0
-    # Between two reads of an answer that has begun. There is no total limit on a stream.
+    # Between two reads of an answer that has begun. There is no total limit on a stream that has
+    # its first token.
     idle_timeout_s: float = 300.0
     # Tokens of prompts that one prefill engine is given at a time, and requests that one decode
     # engine is; both times the engine's weight. Beyond, requests wait here, short ones first.

@@ -58,19 +58,26 @@ def _nothing() -> None:
     """For a relay whose events nobody waits for."""
 
 
-def _will_hear_of_it(relay: Relay, connection: ClientConnection) -> bool:
+def will_hear_of_it(answer: Answer, connection: ClientConnection) -> bool:
     """Whether a D whose client has left ends the request and tells P: one that has all of the
-    request, and has said nothing that such an engine would not. One that has a part of it never
-    hears of the handoff."""
-    strange = relay.opening is not None and relay.opening.strange
+    request, and has not refused it. One that has a part of it never hears of the handoff."""
     whole = connection.aborted_by_us and not connection.cut_off
-    return whole and not strange and (relay.good or not relay.answer.status)
+    return whole and (answer.good or not answer.status)
+
+
+def _will_hear_of_it(relay: Relay, connection: ClientConnection) -> bool:
+    """As `will_hear_of_it`; nor has such a D said in a stream what an engine would not."""
+    strange = relay.opening is not None and relay.opening.strange
+    return not strange and will_hear_of_it(relay.answer, connection)
+
+
+def no_token(told: bytes | None) -> RefusalError:
+    """What a client is told of a 200 without a token in it, of which this was all."""
+    return from_error(told) or RefusalError(502, "the engine answered without a token")
 
 
 def _no_token(relay: Relay) -> RefusalError:
-    """What a client is told of a 200 without a token in it."""
-    told = relay.opening.error if relay.opening is not None else relay.answer.body
-    return from_error(told) or RefusalError(502, "the engine answered without a token")
+    return no_token(relay.opening.error if relay.opening is not None else relay.answer.body)
 
 
 class Exchange:
@@ -322,6 +329,8 @@ class Exchange:
             timed_out = error.kind == "timeout"
         if timed_out:
             return RefusalError(504, "the engine did not answer in time", why=str(error))
+        if isinstance(error, LegError) and error.kind == "size":  # as it would be once more
+            return RefusalError(502, "the engine's answer is too large", why=str(error))
         refusal = RefusalError(502, "the engine closed the connection early", why=str(error))
         refusal.again = True
         return refusal

@@ -18,11 +18,11 @@ import asyncio
 from contextlib import ExitStack
 
 from twolane.proxy.body import Body
-from twolane.proxy.exchange import Exchange, Services
+from twolane.proxy.exchange import Exchange, Services, no_token, will_hear_of_it
 from twolane.proxy.fleet import Reservation
 from twolane.proxy.handoff import Handoff
-from twolane.proxy.leg import Answer, LegError, Relay, hear
-from twolane.proxy.refusal import from_upstream
+from twolane.proxy.leg import Answer, Collector, LegError, Relay, hear
+from twolane.proxy.refusal import RefusalError, from_upstream
 from twolane.proxy.release import has_read, has_told
 from twolane.wire.http1 import ClientConnection, Payload, payload_size
 
@@ -41,10 +41,11 @@ class FanExchange(Exchange):
     async def _decode(self, handoff: Handoff, place: Reservation, places: ExitStack) -> None:
         place, connection = await self._connect("decode", 0, places, place)
         body = self.asked.body.for_last_read(self._use(handoff, place.engine, connection))
+        sink = Collector()
         try:
-            answer = await self._hear(place, connection, body)
+            answer = await self._hear(place, connection, body, sink)
         except asyncio.CancelledError:
-            if connection.aborted_by_us and not connection.cut_off:
+            if will_hear_of_it(sink.answer, connection):
                 handoff.end("admitted")  # D ends what it was asked, and tells P
             raise
         if has_read(answer):
@@ -53,23 +54,25 @@ class FanExchange(Exchange):
         elif has_told(answer) and not handoff.pushed:
             handoff.end("released")
         if handoff.state != "admitted":
-            raise from_upstream(_status(answer), answer.body, answer.header(b"retry-after"))
+            raise _refusal(answer)
         place, connection = await self._connect("decode", 0, places, place)
         relay = Relay(self._reply, lambda: None, lambda: None)
         await self._relay(place.engine, connection, relay, self.asked.body.plain())
 
     async def _hear(
-        self, place: Reservation, connection: ClientConnection, body: Payload
+        self, place: Reservation, connection: ClientConnection, body: Payload, sink: Collector
     ) -> Answer:
         """D's answer to the reading. Raises RefusalError; D may have read then, or not."""
         head = self._head(place.engine, payload_size(body))
         try:
-            answer = await hear(connection, head, body, self._config.answer_timeout_s)
+            answer = await hear(connection, head, body, self._config.answer_timeout_s, sink)
         except LegError as error:
             raise self._leg_refusal(place.engine, error) from None
         place.engine.pool.release(connection)
         return answer
 
 
-def _status(answer: Answer) -> int:
-    return answer.status if answer.status >= 400 else 502
+def _refusal(answer: Answer) -> RefusalError:
+    if answer.good:
+        return no_token(answer.body)
+    return from_upstream(answer.status, answer.body, answer.header(b"retry-after"))

@@ -24,6 +24,9 @@ Fault = Literal[
     "noise",  # 200 with a stream of events that are not JSON
     "hollow",  # 200 with nothing behind its head
     "cut",  # 200, and closes before the body that it announced
+    "null_choice",  # 200 with null where the choice should be
+    "dribble",  # 200 with what is no token, again and again
+    "half_refusal",  # 503, and never the rest of the body that it announced
     "first_error",  # 200 with an error where the first token should be
     "no_handoff",  # P: kv_transfer_params is null
     "bad_handoff",  # P: kv_transfer_params without blocks
@@ -142,6 +145,7 @@ _EVENTS = {
     "deep": b"data: " + _DEEP + b"\n\n",
     "junk": b'data: {"object": "page"}\n\n',
     "noise": b"data: <<not json>>\n\n",
+    "null_choice": b'data: {"choices": [null]}\n\n',
     "first_error": b"data: " + json.dumps(_ERROR).encode() + b"\n\ndata: [DONE]\n\n",
 }
 _BODIES = {
@@ -150,15 +154,26 @@ _BODIES = {
     "junk": b'{"object": "page"}',
     "noise": b"data: <<not json>>\n\n",
     "hollow": b"",
+    "null_choice": b'{"choices": [null]}',
     "first_error": json.dumps(_ERROR).encode(),
 }
 
 
+async def dribble(out: EngineConnection, *, stream: bool) -> None:
+    """Until the client has gone."""
+    out.start(b"text/event-stream" if stream else b"application/json")
+    while True:
+        out.chunk(b"data: {}\n\n" if stream else b" ")
+        await asyncio.sleep(0.005)
+
+
 def tokenless(fault: Fault, out: EngineConnection, *, stream: bool) -> bool:
-    """A 200 from an engine that has not looked at the request's blocks; False for other faults."""
+    """From an engine that has not looked at the request's blocks; False for other faults."""
     if fault == "cut":
         out.announce(stream=stream)
         out.reset()
+    elif fault == "half_refusal":
+        out.begin(503, b'{"error":')
     elif stream and (fault in _EVENTS or fault == "hollow"):
         out.start(b"text/event-stream")
         if fault in _EVENTS:

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from twolane.proxy.fault_answer import Answer, Behaviour, answer_text, tokenless
+from twolane.proxy.fault_answer import Answer, Behaviour, answer_text, dribble, tokenless
 from twolane.proxy.fault_wire import EngineConnection
 from twolane.wire.requests import Request
 
@@ -221,6 +221,8 @@ class FaultEngine:
     async def _broke(behaviour: Behaviour, out: EngineConnection, *, stream: bool) -> bool:
         if behaviour.fault == "hang":
             await asyncio.Event().wait()
+        if behaviour.fault == "dribble":
+            await dribble(out, stream=stream)
         if behaviour.fault == "reset":
             out.reset()
         return behaviour.fault == "reset" or tokenless(behaviour.fault, out, stream=stream)

@@ -94,6 +94,11 @@ class EngineConnection(asyncio.Protocol):
         await asyncio.sleep(after_s)
         self._transport.write(body[len(body) // 2 :])
 
+    def begin(self, status: int, body: bytes) -> None:
+        """A head that announces more than comes."""
+        head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        self._transport.write(head % (status, len(body) + 100) + body)
+
     def start(self, content_type: bytes) -> None:
         head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ntransfer-encoding: chunked\r\n\r\n"
         self._transport.write(head % content_type)

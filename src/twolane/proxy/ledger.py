@@ -12,6 +12,7 @@ from collections import deque
 import msgspec
 
 from twolane import clock
+from twolane.proxy.opening import shows_choice
 from twolane.proxy.splice import without_framing
 from twolane.records import UNREADABLE, EngineTimes, Ledger
 
@@ -53,6 +54,10 @@ class EngineAnswer(msgspec.Struct):
     kv_transfer_params: msgspec.Raw = msgspec.Raw(b"null")
     usage: _Usage | None = None
     metrics: _Metrics | None = None
+
+    @property
+    def has_choice(self) -> bool:
+        return shows_choice(self.choices)
 
 
 class _Choice(msgspec.Struct):

@@ -44,6 +44,11 @@ class Answer:
     head_ns: int = 0
     end_ns: int = 0
 
+    @property
+    def good(self) -> bool:
+        """Whether the head says so."""
+        return 200 <= self.status < 300
+
     def header(self, name: bytes) -> str | None:
         for key, value in self.headers:
             if key == name:
@@ -57,13 +62,13 @@ class Collector:
     def __init__(self, on_answer: Callable[[Answer], None] | None = None) -> None:
         self.done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._on_answer = on_answer
-        self._answer = Answer()
+        self.answer = Answer()  # what there is of it
         self._pieces: list[bytes] = []
         self._size = 0
 
     def on_head(self, status: int, headers: Headers) -> None:
-        self._answer.status, self._answer.headers = status, headers
-        self._answer.head_ns = clock.now_ns()
+        self.answer.status, self.answer.headers = status, headers
+        self.answer.head_ns = clock.now_ns()
 
     def on_body(self, data: bytes, stamp_ns: int) -> None:
         self._size += len(data)
@@ -72,16 +77,16 @@ class Collector:
         self._pieces.append(data)
 
     def on_end(self, stamp_ns: int) -> None:
-        self._answer.body = b"".join(self._pieces)
-        self._answer.end_ns = stamp_ns
+        self.answer.body = b"".join(self._pieces)
+        self.answer.end_ns = stamp_ns
         try:
             if self._on_answer is not None:
-                self._on_answer(self._answer)
+                self._on_answer(self.answer)
         except Exception as defect:  # raised here, it would only close the connection
             if not self.done.done():
                 self.done.set_exception(defect)
         if not self.done.done():
-            self.done.set_result(self._answer)
+            self.done.set_result(self.answer)
 
     def on_lost(self, error: Exception | None, stamp_ns: int) -> None:
         if not self.done.done():
@@ -117,7 +122,7 @@ class Relay:
         self.opening: Opening | None = None  # of a generated stream, until its first token
         self.read: EngineAnswer | None = None  # of an answer that is not streamed
         self.first_ns: int | None = None
-        self.last_ns = clock.now_ns()
+        self.asked_ns = self.last_ns = clock.now_ns()
         self._reply = reply
         self._on_taken = on_taken
         self._on_first = on_first
@@ -154,7 +159,7 @@ class Relay:
     @property
     def good(self) -> bool:
         """Whether the head says so."""
-        return 200 <= self.answer.status < 300
+        return self.answer.good
 
     @property
     def told_error(self) -> bool:
@@ -229,7 +234,7 @@ class Relay:
 
     def _read(self) -> None:
         self.read = read_answer(self.answer.body)
-        if self.read is not None and self.read.choices:
+        if self.read is not None and self.read.has_choice:
             self._take()
 
     def on_lost(self, error: Exception | None, stamp_ns: int) -> None:
@@ -240,10 +245,24 @@ class Relay:
         passed_ns = 0 if self._connection is None else self._connection.passed_ns
         return (clock.now_ns() - max(self.last_ns, passed_ns)) / clock.NS
 
+    def _waited_s(self) -> float:
+        return (clock.now_ns() - self.asked_ns) / clock.NS
+
+    @property
+    def _speaks(self) -> bool:
+        """Whether the engine has more than announced an answer, so that it should go on."""
+        return self._begun and self.opening is None
+
+    @property
+    def _flows(self) -> bool:
+        """Whether the answer itself goes to the client as it comes: comments are no part of it."""
+        return self.streams and self.opening is None
+
     async def watch(self, answer_s: float, idle_s: float) -> None:
-        """Wait for the end. Raises LegError, also for silence: before the head, or a stream's first
-        token, longer than `answer_s`, after it longer than `idle_s` unless it is the client who
-        does not read."""
+        """Wait for the end. Raises LegError, also where nothing can be handed on `answer_s` after
+        the dispatch, whatever has come till then: no first token of a stream, no whole answer of
+        one that is held. From the head on, or a stream's first token, also for silence longer than
+        `idle_s`. Neither where it is the client who does not read."""
         self._alarm(min(answer_s, idle_s), answer_s, idle_s)
         try:
             await self.done
@@ -258,15 +277,15 @@ class Relay:
         """One timer for the whole answer, set anew as long as something comes."""
         if self.done.done():
             return
-        quiet_s = 0.0 if self._reply.paused else self._quiet_s()
-        begun = self._begun and self.opening is None
-        if not begun and quiet_s >= answer_s:
+        paused = self._reply.paused
+        quiet_s = 0.0 if paused or not self._speaks else self._quiet_s()
+        waited_s = 0.0 if paused or self._flows else self._waited_s()
+        if waited_s >= answer_s:
             self.done.set_exception(LegError("timeout", f"no answer within {answer_s:g} s"))
-        elif begun and quiet_s >= idle_s:
+        elif quiet_s >= idle_s:
             self.done.set_exception(LegError("timeout", f"silent for {quiet_s:.1f} s"))
         else:
-            left_s = (idle_s if begun else answer_s) - quiet_s
-            self._alarm(min(left_s, idle_s), answer_s, idle_s)
+            self._alarm(min(answer_s - waited_s, idle_s - quiet_s), answer_s, idle_s)
 
 
 def lost(error: Exception | None) -> LegError:
@@ -312,9 +331,16 @@ async def ask(
     return answer
 
 
-async def hear(connection: ClientConnection, head: bytes, body: Payload, answer_s: float) -> Answer:
-    """One whole exchange over a connection, which whatever is no answer ends. Raises LegError."""
-    sink = Collector()
+async def hear(
+    connection: ClientConnection,
+    head: bytes,
+    body: Payload,
+    answer_s: float,
+    sink: Collector | None = None,
+) -> Answer:
+    """One whole exchange over a connection, which whatever is no answer ends. Raises LegError.
+    `sink` is for whoever must know what there was of an answer even then."""
+    sink = sink or Collector()
     try:
         connection.send(head, body, sink)
         async with asyncio.timeout(answer_s):

@@ -25,6 +25,11 @@ class _Event(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
+def shows_choice(choices: list[msgspec.Raw]) -> bool:
+    """Whether one of an answer's `choices` is one: an object."""
+    return any(bytes(choice).startswith(b"{") for choice in choices)
+
+
 class Opening:
     """What a stream has shown so far."""
 
@@ -53,4 +58,4 @@ class Opening:
             return False
         if self.error is None and bytes(read.error) != b"null":
             self.error = event
-        return bool(read.choices)
+        return shows_choice(read.choices)

@@ -42,7 +42,7 @@ def has_told(answer: Answer) -> bool:
 def has_read(answer: Answer) -> bool:
     """Whether D has answered so that it has the blocks: with a token, not only with a status."""
     read = read_answer(answer.body) if answer.status == 200 else None
-    return read is not None and bool(read.choices)
+    return read is not None and read.has_choice
 
 
 @dataclass(frozen=True)
