@@ -62,7 +62,7 @@ def _parsed(word: str, known: Mapping[str, tuple[int, ...]]) -> tuple[str, tuple
     numbers = text.split(",")
     if not equals or not all(map(_is_device, numbers)):
         raise QuestionError(
-            f"{word!r} is not a group with its devices",
+            f"{word[:60]!r} is not a group with its devices",
             place=OPTION,
             remedy="write it as GROUP_A=0 or GROUP_A=0,1",
         )
