@@ -246,6 +246,11 @@ async def test_what_is_nested_without_end_is_refused(raw: bytes) -> None:
         assert not r.p.asked
 
 
+async def test_what_only_an_engine_reads_of_a_large_body_an_engine_refuses() -> None:
+    async with rig() as r:
+        assert (await r.ask(b'{"any":"%b","deep":%b}' % (b"x" * LARGE, NEST))).status == 400
+
+
 async def test_metrics_tell_the_handoffs_and_the_parts() -> None:
     async with rig() as r:
         await r.ask(completion(stream=True, stream_options={"include_usage": True}))

@@ -155,7 +155,7 @@ class FaultEngine:
         headers = {n.decode("latin-1"): v.decode("latin-1") for n, v in request.headers}
         try:
             body = json.loads(request.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             out.error(400, "the body is not JSON")
             return
         self.seen.append(Seen(request.target, headers, body))
