@@ -12,6 +12,7 @@ import msgspec
 from twolane import handover, serving
 from twolane.cli.frame import ALLOW, JSON, OUT, allowing, cli, interruptible
 from twolane.config import load_campaign, load_results, regrouped
+from twolane.config.source import nearest
 from twolane.errors import QuestionError
 
 
@@ -164,8 +165,8 @@ def conformance(
     """The fault table, before any prefill/decode router; exit 1 where a row fails.
 
     Starts one prefill and one decode engine that break on request and the router by COMMAND, in
-    which {prefill}, {decode} (URLs), {prefill_address}, {decode_address} (HOST:PORT) and {port}
-    are filled in.
+    which {prefill}, {decode} (URLs), {prefill_address}, {decode_address} (HOST:PORT),
+    {prefill_port}, {decode_port} and {port} are filled in.
 
     \b
     Example:
@@ -174,9 +175,14 @@ def conformance(
     from twolane.proxy.conformance import show, table  # noqa: PLC0415 - keeps `--help` fast
     from twolane.proxy.conformance.play import play  # noqa: PLC0415
 
-    chosen = [row for row in table.rows(streams) if rows in row.name]
+    known = table.rows(streams)
+    chosen = [row for row in known if rows in row.name]
     if not chosen:
-        raise QuestionError(f"no row's name holds {rows!r}", place="--rows")
+        raise QuestionError(
+            f"no row's name holds {rows!r}",
+            place="--rows",
+            remedy=nearest(rows, [row.name for row in known]),
+        )
     told = show.nothing if as_json else show.line
     outcome = interruptible(play(command, chosen, log, background=background, told=told))
     click.echo(msgspec.json.encode(outcome) if as_json else show.summary(outcome))

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from twolane.errors import AnswerError, QuestionError
+from twolane.proxy.conformance import placeholders
 from twolane.proxy.conformance.caller import call
 from twolane.proxy.fault_answer import Behaviour, answer_text
 from twolane.proxy.fault_engine import MODEL, FaultEngine, KvStore
@@ -47,12 +48,7 @@ class Stage:
     """
 
     def __init__(self, argv: Sequence[str], log: Path) -> None:
-        if not any("{port}" in word for word in argv):
-            raise QuestionError(
-                "the command has no {port}: the router would listen elsewhere",
-                place=shlex.join(argv),
-                remedy="put {prefill}, {decode} and {port} where the router takes them",
-            )
+        placeholders.require(argv)
         self.store = KvStore()
         self.p = FaultEngine("prefill", self.store)
         self.d = FaultEngine("decode", self.store)
@@ -101,7 +97,11 @@ class Stage:
                     start_new_session=True,
                 )  # fmt: skip
             except OSError as error:
-                raise QuestionError(str(error), place=self._argv[0]) from None
+                raise QuestionError(
+                    f"cannot be started: {error.strerror or error}",
+                    place=self._argv[0],
+                    remedy="name a program that can be run, by its path or as found in PATH",
+                ) from None
         if not await self.serves(START_S):
             raise AnswerError(
                 f"the router gave no right answer within {START_S:g} s",
@@ -110,16 +110,17 @@ class Stage:
             )
 
     def _filled(self) -> list[str]:
+        p, d = self.p.port, self.d.port
         values = {
-            "{prefill}": self.p.url,
-            "{decode}": self.d.url,
-            "{prefill_address}": f"127.0.0.1:{self.p.port}",
-            "{decode_address}": f"127.0.0.1:{self.d.port}",
-            "{prefill_port}": str(self.p.port),
-            "{decode_port}": str(self.d.port),
-            "{port}": str(self.port),
+            "prefill": self.p.url,
+            "decode": self.d.url,
+            "prefill_address": f"127.0.0.1:{p}",
+            "decode_address": f"127.0.0.1:{d}",
+            "prefill_port": str(p),
+            "decode_port": str(d),
+            "port": str(self.port),
         }
-        return [_fill(word, values) for word in self._argv]
+        return placeholders.fill(self._argv, values)
 
     async def _stop_router(self) -> None:
         process, self._process = self._process, None
@@ -178,12 +179,6 @@ class Stage:
     def working(self) -> int:
         """The row's requests that engines still work on."""
         return sum(MARK in prompt for engine in self.engines for prompt in engine.present)
-
-
-def _fill(word: str, values: dict[str, str]) -> str:
-    for name, value in values.items():
-        word = word.replace(name, value)
-    return word
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
