@@ -28,7 +28,7 @@ from twolane.clock import boot_id, now_ns, wall
 from twolane.config.cells import tokens_needed
 from twolane.engines import metrics
 from twolane.engines.sampler import Sampler
-from twolane.errors import AnswerError, QuestionError
+from twolane.errors import AnswerError, Faults, QuestionError
 from twolane.gates.transfers import EngineRole
 from twolane.gates.validity import DEFAULT_BLOCK, judge
 from twolane.load import workloads
@@ -125,20 +125,21 @@ def _refuse(server: Server, cells: Sequence[AnyCell], *, chat: bool) -> None:
         raise QuestionError(
             f"cell {again!r} was given twice", place="--cell", remedy="run bench again to repeat it"
         )
+    faults = Faults()
     for cell in cells:
         if server.context is not None and (needs := tokens_needed(cell)) > server.context:
-            raise QuestionError(
-                f"cell {cell.id!r} needs {needs} tokens for a prompt and its answer, the server's "
-                f"context is {server.context}",
-                place=server.url,
-                remedy="shorten prompt or answer, or start the server with a longer context",
+            faults.add(
+                QuestionError(
+                    f"cell {cell.id!r} needs {needs} tokens for a prompt and its answer, the "
+                    f"server's context is {server.context}",
+                    place=server.url,
+                    remedy="shorten prompt or answer, or start the server with a longer context",
+                )
             )
         if chat and isinstance(cell, RampCell):
-            raise QuestionError(
-                "a ramp keeps its history as plain text, which a chat template would break",
-                place=cell.id,
-                remedy="leave out --chat",
-            )
+            what = "a ramp keeps its history as plain text, which a chat template would break"
+            faults.add(QuestionError(what, place=cell.id, remedy="leave out --chat"))
+    faults.refuse()
 
 
 @dataclass

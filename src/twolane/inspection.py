@@ -50,7 +50,7 @@ from twolane.diagnosis.postmortem import diagnose
 from twolane.diagnosis.preflight import Places, check
 from twolane.engines import kv_runs, nixl_ascending
 from twolane.engines.launch import Launch, launches
-from twolane.errors import AnswerError, EngineError, QuestionError
+from twolane.errors import AnswerError, EngineError, Faults, QuestionError
 from twolane.records import AnyCell, Finding, Findings, GridCell, PostMortem, write_json
 
 FEWEST_WAVES = 4  # of the users of a closed loop, for a window that Little's law holds in
@@ -214,32 +214,40 @@ def _layouts(path: Path) -> Iterable[tuple[Model, Layout, Platform]]:
 
 
 def preflight_campaign(campaign: Campaign) -> None:
-    """Raises QuestionError for the first error in any arm that the campaign does not allow.
+    """Raises QuestionError that names every error in any arm that the campaign does not allow.
 
-    Also for a rule that it allows and that is none: it may have meant another.
+    Also for each rule that it allows and that is none: it may have meant another.
     """
+    faults = Faults()
     for rule in campaign.allow:
         if rule not in RULES:
-            raise QuestionError(
-                f"allowed is {rule!r}, which is no rule",
-                place=str(campaign.path),
-                remedy="docs/rules.md lists them",
+            faults.add(
+                QuestionError(
+                    f"allowed is {rule!r}, which is no rule",
+                    place=str(campaign.path),
+                    remedy=f"{source.nearest(rule, sorted(RULES))} (docs/rules.md)",
+                )
             )
+    kind = campaign.models.node.platform
     for arm in campaign.arms:
-        refuse(preflight(campaign.model, arm.layout, campaign.models.node.platform), campaign.allow)
+        with faults.kept():
+            refuse(preflight(campaign.model, arm.layout, kind), campaign.allow)
+    faults.refuse()
 
 
 def refuse(findings: Iterable[Finding], allowed: Collection[str]) -> None:
-    """Raises QuestionError for the first error whose rule is not `allowed`."""
-    errors = [f for f in findings if f.severity == "error" and f.rule not in allowed]
-    if errors:
-        first, more = errors[0], len(errors) - 1
-        others = f" ({more} more: see twolane check)" if more else ""
-        raise QuestionError(
-            f"{said(first)}. {first.consequence}",
-            place=first.where,
-            remedy=f"{first.fix} Or override this with --allow {first.rule}.{others}",
-        )
+    """Raises QuestionError that names every error whose rule is not `allowed`."""
+    faults = Faults()
+    for one in findings:
+        if one.severity == "error" and one.rule not in allowed:
+            faults.add(
+                QuestionError(
+                    f"{said(one)}. {one.consequence}",
+                    place=one.where,
+                    remedy=f"{one.fix} Or override this with --allow {one.rule}.",
+                )
+            )
+    faults.refuse()
 
 
 # ---------------------------------------------------------------------------- what went wrong

@@ -19,7 +19,7 @@ from twolane import devices, plan, resume
 from twolane.config import Campaign
 from twolane.config.source import nearest
 from twolane.engines import installed
-from twolane.errors import QuestionError
+from twolane.errors import Faults, QuestionError
 from twolane.inspection import doubts, preflight_campaign
 from twolane.pace import LAUNCH_S, PREFILL_TOK_S, Pace, clock_text
 from twolane.plan import PlannedRun
@@ -94,8 +94,12 @@ def prepare(
     `obstacle`: a campaign may be planned on another host than the one it is for.
     """
     planned = plan.runs(campaign)
-    _refuse(campaign, blocks, arms, redo)
-    preflight_campaign(campaign)
+    faults = Faults()
+    with faults.kept():
+        _refuse(campaign, blocks, arms, redo)
+    with faults.kept():
+        preflight_campaign(campaign)
+    faults.refuse()
     kind = campaign.models.node.platform
     obstacle = None
     try:
@@ -122,23 +126,18 @@ def prepare(
 def _refuse(
     campaign: Campaign, blocks: Collection[int], arms: Collection[str], redo: Collection[str]
 ) -> None:
-    if beyond := sorted(b + 1 for b in blocks if b >= campaign.blocks):
-        raise QuestionError(
-            f"no block {beyond[0]}",
-            place=str(campaign.path),
-            remedy=f"the campaign has {campaign.blocks} block(s), counted from 1",
-        )
+    faults = Faults()
+    for beyond in sorted(b + 1 for b in blocks if b >= campaign.blocks):
+        remedy = f"the campaign has {campaign.blocks} block(s), counted from 1"
+        faults.add(QuestionError(f"no block {beyond}", place=str(campaign.path), remedy=remedy))
     names = [arm.name for arm in campaign.arms]
-    if strangers := sorted(set(arms) - set(names)):
-        raise QuestionError(
-            f"no arm {strangers[0]!r}",
-            place=str(campaign.path),
-            remedy=nearest(strangers[0], names),
-        )
-    if unknown := sorted(set(redo) - CODES.keys()):
-        raise QuestionError(
-            f"no code {unknown[0]!r}", place="--redo", remedy=nearest(unknown[0], list(CODES))
-        )
+    for arm in sorted(set(arms) - set(names)):
+        remedy = nearest(arm, names)
+        faults.add(QuestionError(f"no arm {arm!r}", place=str(campaign.path), remedy=remedy))
+    for code in sorted(set(redo) - CODES.keys()):
+        remedy = nearest(code, list(CODES))
+        faults.add(QuestionError(f"no code {code!r}", place="--redo", remedy=remedy))
+    faults.refuse()
 
 
 def _elsewhere(count: int) -> str:

@@ -90,7 +90,8 @@ def of_system(error: OSError) -> AnswerError:
 
 
 def _complain(error: TwolaneError) -> None:
-    click.secho(f"error: {error}", fg="red", err=True)
+    for one in error.each:
+        click.secho(f"error: {one.alone()}", fg="red", err=True)
     for line in getattr(error, "log_tail", ())[-12:]:
         click.echo(f"  | {line[:200]}", err=True)
 

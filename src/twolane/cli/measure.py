@@ -17,7 +17,8 @@ from twolane import bench, campaign, report, schedule
 from twolane.analysis import results as stored
 from twolane.analysis.standing import answerable
 from twolane.cli.frame import ALLOW, JSON, OUT, allowing, cli, interruptible, shipped
-from twolane.config import Campaign, load_campaign, parse_cell
+from twolane.config import Campaign, load_campaign
+from twolane.config.cells import parse_cells
 from twolane.errors import QuestionError
 from twolane.halt import Halt
 from twolane.live import LiveView
@@ -231,7 +232,7 @@ def bench_(
       twolane bench http://127.0.0.1:8000 --cell 'c64 in1024 out1024 60s' --cell 'fresh 128k' \\
           --cell 'interference victims=2 prompt=60k' --metrics http://127.0.0.1:8000
     """
-    asked = [parse_cell(text) for text in cells]
+    asked = parse_cells(cells)
     engines = bench.engines_by_name(metrics)
     server = bench.find(url, model)
     if seed is None:

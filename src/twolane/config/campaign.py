@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from pydantic import ConfigDict, Field
@@ -30,9 +30,12 @@ from twolane.config.models import (
     places,
     variable_text,
 )
-from twolane.config.source import Shape, YamlFile, nearest
-from twolane.errors import QuestionError
+from twolane.config.source import Lost, Path_, Shape, YamlFile, nearest
+from twolane.errors import Faults, QuestionError
 from twolane.records import AnyCell, NeedleCell
+
+G = TypeVar("G")
+R = TypeVar("R")
 
 _DURATION = r"^\d+(\.\d+)?[smh]$"
 _SECONDS_IN = {"s": 1, "m": 60, "h": 3600}
@@ -183,7 +186,7 @@ class CampaignShape(Shape):
 def load_campaign(path: Path) -> Campaign:
     """Read campaign.yaml and the models.yaml that it names.
 
-    Raises QuestionError or, at the fault's place, ConfigError.
+    Raises QuestionError or, at the fault's place, ConfigError; it has all mistakes of both files.
     """
     file = source.read(path)
     if isinstance(file.data.get("models"), dict):
@@ -192,26 +195,28 @@ def load_campaign(path: Path) -> Campaign:
             "this is a models file, not a campaign",
             "name a campaign, which says `models: FILE`; see configs/demo.yaml",
         )
-    shape = file.shaped(CampaignShape)
-    models = load_models(path.parent / shape.models)
-    if shape.model not in models.models:
-        raise file.fault(
-            ("model",), f"no model {shape.model!r} in {models.path}",
-            nearest(shape.model, list(models.models)),
-        )  # fmt: skip
-    model = models.models[shape.model]
-    context = _size(file, ("context",), shape.context)
-    gates = tuple(_gate(file, i, t, context) for i, t in enumerate(shape.gates))
-    greedy = tuple(_greedy(file, i, s, context) for i, s in enumerate(shape.greedy))
-    cells = tuple(_cell(file, ("cells", i), t, context) for i, t in enumerate(shape.cells))
-    _each_once(file, cells)
+    faults = Faults()
+    shape, lost = file.salvaged(CampaignShape, faults)
+    models = None
+    if ("models",) not in lost:
+        with faults.kept():
+            models = load_models(path.parent / shape.models)
+    reader = _Reader(file, shape, lost, faults)
+    model = reader.model(models)
+    context = reader.context()
+    gates, greedy, cells = reader.gates(context), reader.greedy(context), reader.cells(context)
+    arms = reader.arms(model, context)
+    faults.refuse()
+    assert models is not None
+    assert model is not None
+    assert context is not None
     return Campaign(
         name=shape.name,
         path=path,
         models=models,
         model=model,
         context=context,
-        arms=tuple(_arm(file, model, n, a, context) for n, a in shape.arms.items()),
+        arms=arms,
         gates=gates,
         greedy=greedy,
         cells=cells,
@@ -228,22 +233,120 @@ def load_campaign(path: Path) -> Campaign:
     )
 
 
+@dataclass(frozen=True)
+class _Reader:
+    """What the file means, piece by piece: a faulty one is kept, and the next is read.
+
+    What rests on a piece that could not be read is not judged: without a model no arm's layout,
+    without a context no cell's length.
+    """
+
+    file: YamlFile
+    shape: CampaignShape
+    lost: Lost
+    faults: Faults
+
+    def model(self, models: Models | None) -> Model | None:
+        name = self.shape.model
+        if models is None or ("model",) in self.lost:
+            return None
+        if name not in models.models:
+            remedy = nearest(name, list(models.models))
+            self.faults.add(
+                self.file.fault(("model",), f"no model {name!r} in {models.path}", remedy)
+            )
+        return models.models.get(name)
+
+    def context(self) -> int | None:
+        if ("context",) not in self.lost:
+            with self.faults.kept():
+                return _size(self.file, ("context",), self.shape.context)
+        return None
+
+    def gates(self, context: int | None) -> tuple[NeedleCell, ...]:
+        return tuple(self._of_each("gates", self.shape.gates, context, _gate))
+
+    def greedy(self, context: int | None) -> tuple[int, ...]:
+        return tuple(self._of_each("greedy", self.shape.greedy, context, _greedy))
+
+    def cells(self, context: int | None) -> tuple[AnyCell, ...]:
+        found: dict[str, AnyCell] = {}
+
+        def once(file: YamlFile, at: Path_, text: str, context: int | None) -> AnyCell:
+            cell = _cell(file, at, text, context)
+            if cell.id in found:  # a cell's requests are told apart by its id alone
+                raise file.fault(
+                    at, f"cell {cell.id!r} a second time", "use blocks to repeat a measurement"
+                )
+            found[cell.id] = cell
+            return cell
+
+        return tuple(self._of_each("cells", self.shape.cells, context, once))
+
+    def _of_each(
+        self,
+        key: str,
+        given: Sequence[G] | None,
+        context: int | None,
+        read: Callable[[YamlFile, Path_, G, int | None], R],
+    ) -> Iterator[R]:
+        for i, one in enumerate(given or ()):
+            if (key, i) not in self.lost:
+                with self.faults.kept():
+                    yield read(self.file, (key, i), one, context)
+
+    def arms(self, model: Model | None, context: int | None) -> tuple[Arm, ...]:
+        made: list[Arm] = []
+        for name, shape in (self.shape.arms or {}).items():
+            with self.faults.kept():
+                if (arm := self._arm(name, shape, model, context)) is not None:
+                    made.append(arm)
+        return tuple(made)
+
+    def _arm(
+        self, name: str, shape: ArmShape, model: Model | None, context: int | None
+    ) -> Arm | None:
+        at = ("arms", name)
+        words: list[str] = []
+        with self.faults.kept():
+            words = arguments(self.file, (*at, "args"), shape.args)
+        if model is None or context is None:
+            return None
+        if shape.layout not in model.layouts:
+            raise self.file.fault(
+                (*at, "layout"),
+                f"model {model.name} has no layout {shape.layout!r}",
+                nearest(shape.layout, list(model.layouts)),
+            )
+        knobs = [*words, "--max-model-len", str(context)]
+        stands = places(self.file, (*at, "args"), shape.args)
+        stands |= {"--max-model-len": self.file.place(("context",))}
+        if shape.budget is not None:
+            knobs += ["--max-num-batched-tokens", str(shape.budget)]
+            stands["--max-num-batched-tokens"] = self.file.place((*at, "budget"))
+        env = {k: variable_text(v) for k, v in shape.env.items()}
+        layout = model.layouts[shape.layout]
+        engines = tuple(_knobbed(engine, knobs, env, stands) for engine in layout.engines)
+        proxy = tuple(shape.proxy.words())
+        return Arm(name, replace(layout, engines=engines, proxy=proxy), shape.factor or name)
+
+
 def _seconds(text: str) -> float:
     return float(text[:-1]) * _SECONDS_IN[text[-1]]
 
 
-def _size(file: YamlFile, at: tuple[str | int, ...], given: int | str) -> int:
+def _size(file: YamlFile, at: Path_, given: int | str) -> int:
     try:
         return parse_size(str(given))
     except QuestionError as error:
         raise file.fault(at, error.what, error.remedy) from None
 
 
-def _greedy(file: YamlFile, index: int, given: int | str, context: int) -> int:
-    size = _size(file, ("greedy", index), given)
-    if size + GREEDY_ANSWER > context:
+def _greedy(file: YamlFile, at: Path_, given: int | str, context: int | None) -> int:
+    size = _size(file, at, given)
+    if context is not None and size + GREEDY_ANSWER > context:
         raise file.fault(
-            ("greedy", index),
+            at,
             f"a greedy prompt of {size} tokens and {GREEDY_ANSWER} of its answer, context is "
             f"{context}",
             "raise context, or shorten the prompt",
@@ -251,12 +354,12 @@ def _greedy(file: YamlFile, index: int, given: int | str, context: int) -> int:
     return size
 
 
-def _cell(file: YamlFile, at: tuple[str | int, ...], text: str, context: int) -> AnyCell:
+def _cell(file: YamlFile, at: Path_, text: str, context: int | None) -> AnyCell:
     try:
         cell = parse_cell(text)
     except QuestionError as error:
         raise file.fault(at, error.what, error.remedy) from None
-    if (needs := tokens_needed(cell)) > context:
+    if context is not None and (needs := tokens_needed(cell)) > context:
         raise file.fault(
             at,
             f"cell {text!r} needs {needs} tokens for a prompt and its answer, context is {context}",
@@ -265,41 +368,11 @@ def _cell(file: YamlFile, at: tuple[str | int, ...], text: str, context: int) ->
     return cell
 
 
-def _each_once(file: YamlFile, cells: Sequence[AnyCell]) -> None:
-    """A cell's requests are told apart by its id alone."""
-    ids = [cell.id for cell in cells]
-    for i, cell in enumerate(ids):
-        if cell in ids[:i]:
-            raise file.fault(
-                ("cells", i), f"cell {cell!r} a second time", "use blocks to repeat a measurement"
-            )
-
-
-def _gate(file: YamlFile, index: int, text: str, context: int) -> NeedleCell:
-    cell = _cell(file, ("gates", index), text, context)
+def _gate(file: YamlFile, at: Path_, text: str, context: int | None) -> NeedleCell:
+    cell = _cell(file, at, text, context)
     if not isinstance(cell, NeedleCell):
-        raise file.fault(("gates", index), f"{text!r} is not a gate", "write e.g. needle 6000")
+        raise file.fault(at, f"{text!r} is not a gate", "write e.g. needle 6000")
     return cell
-
-
-def _arm(file: YamlFile, model: Model, name: str, shape: ArmShape, context: int) -> Arm:
-    at = ("arms", name)
-    if shape.layout not in model.layouts:
-        raise file.fault(
-            (*at, "layout"),
-            f"model {model.name} has no layout {shape.layout!r}",
-            nearest(shape.layout, list(model.layouts)),
-        )
-    knobs = [*arguments(file, (*at, "args"), shape.args), "--max-model-len", str(context)]
-    stands = places(file, (*at, "args"), shape.args) | {"--max-model-len": file.place(("context",))}
-    if shape.budget is not None:
-        knobs += ["--max-num-batched-tokens", str(shape.budget)]
-        stands["--max-num-batched-tokens"] = file.place((*at, "budget"))
-    env = {k: variable_text(v) for k, v in shape.env.items()}
-    layout = model.layouts[shape.layout]
-    engines = tuple(_knobbed(engine, knobs, env, stands) for engine in layout.engines)
-    proxy = tuple(shape.proxy.words())
-    return Arm(name, replace(layout, engines=engines, proxy=proxy), shape.factor or name)
 
 
 def _knobbed(

@@ -14,14 +14,14 @@ Sizes: plain numbers, or with k (x 1,024) or m (x 1,048,576): `128k`, `1m`, `1.5
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 
 from twolane.config.traces import TraceLine, read_trace
-from twolane.errors import QuestionError
+from twolane.errors import Faults, QuestionError
 from twolane.records import (
     AnyCell,
     FreshCell,
@@ -100,6 +100,20 @@ def parse_cell(text: str) -> AnyCell:
             remedy=f"at most {_MOST_REQUESTS:,}: a smaller n, rate or time",
         )
     return cell
+
+
+def parse_cells(texts: Iterable[str]) -> list[AnyCell]:
+    """The cells that `texts` name. Raises QuestionError that names every faulty one."""
+    cells: list[AnyCell] = []
+    faults = Faults()
+    for text in texts:
+        try:
+            cells.append(parse_cell(text))
+        except QuestionError as error:
+            place = error.place or f"--cell {text!r}"
+            faults.add(QuestionError(error.what, place=place, remedy=error.remedy))
+    faults.refuse()
+    return cells
 
 
 def _requests(cell: AnyCell) -> float:

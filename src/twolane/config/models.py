@@ -10,13 +10,15 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 import twolane.models.needle
 from twolane.config import source
-from twolane.config.source import Shape, YamlFile, nearest
+from twolane.config.source import Lost, Path_, Shape, YamlFile, nearest
+from twolane.config.trimmed import untrim
+from twolane.errors import Faults
 
 Platform = Literal["cpu", "gpu"]
 Role = Literal["both", "prefill", "decode"]
@@ -132,64 +134,80 @@ class ModelsShape(Shape):
 
 
 def load_models(path: Path) -> Models:
-    """Read models.yaml. Raises QuestionError or, at the fault's place, ConfigError."""
-    file = source.read(path)
-    _untrim(file)
-    shape = file.shaped(ModelsShape)
-    node = _node(file, shape.node)
-    return Models(
-        path, node, {name: _model(file, node, name, m) for name, m in shape.models.items()}
-    )
+    """Read models.yaml.
 
-
-def _untrim(file: YamlFile) -> None:
-    """Fill layouts that a document trimmed with `...`: the rest is as in the entry above.
-
-    A JSON object after the dots replaces the value of the entry's --kv-transfer-config.
+    Raises QuestionError or, at the fault's place, ConfigError; it has all mistakes of the file.
     """
-    models = file.data.get("models")
-    for model in models.values() if isinstance(models, dict) else ():
-        layouts = model.get("layouts") if isinstance(model, dict) else None
-        before: dict[str, Any] = {}
-        for layout in layouts.values() if isinstance(layouts, dict) else ():
-            if not isinstance(layout, dict):
-                continue
-            for key in [k for k in layout if isinstance(k, str) and k.startswith("...")]:
-                del layout[key]
-                rest = {k: v for k, v in before.items() if k not in layout}
-                layout.update(rest)
-                if connector := key.lstrip(". "):
-                    layout["args"] = [
-                        *_without_connector(rest),
-                        f"--kv-transfer-config {connector}",
-                    ]
-            before = layout
-
-
-def _without_connector(layout: dict[str, Any]) -> list[Any]:
-    args = layout.get("args")
-    kept = args if isinstance(args, list) else []
-    return [a for a in kept if not str(a).startswith("--kv-transfer-config")]
+    file = source.read(path)
+    untrim(file)
+    faults = Faults()
+    shape, lost = file.salvaged(ModelsShape, faults)
+    node = None
+    if not lost.within(("node",)):
+        with faults.kept():
+            node = _node(file, shape.node)
+    models: dict[str, Model] = {}
+    for name, given in (shape.models or {}).items():
+        with faults.kept():
+            models[name] = _model(file, node, name, given, lost)
+    faults.refuse()
+    assert node is not None
+    return Models(path, node, models)
 
 
 def _node(file: YamlFile, shape: NodeShape) -> Node:
     seen: dict[int, str] = {}
+    faults = Faults()
     for name, devices in shape.groups.items():
         at = ("node", "groups", name)
         if not devices:
-            raise file.fault(at, f"group {name} is empty", "list at least one device")
+            faults.add(file.fault(at, f"group {name} is empty", "list at least one device"))
         for i, device in enumerate(devices):
             if device < 0 or device in seen:
                 where = f"already in {seen[device]}" if device in seen else "negative"
-                raise file.fault(
-                    (*at, i), f"device {device} of {name} is {where}", "give each device one group"
-                )
+                what = f"device {device} of {name} is {where}"
+                faults.add(file.fault((*at, i), what, "give each device one group"))
             seen[device] = name
+    faults.refuse()
     return Node(shape.platform, {n: tuple(d) for n, d in shape.groups.items()})
 
 
-def _model(file: YamlFile, node: Node, name: str, shape: ModelShape) -> Model:
-    path = shape.path
+def _model(file: YamlFile, node: Node | None, name: str, shape: ModelShape, lost: Lost) -> Model:
+    """Raises ConfigError with all mistakes of one model; without a `node` its layouts rest."""
+    faults = Faults()
+    path = ""
+    with faults.kept():
+        path = _path(file, name, shape.path)
+    at = ("models", name)
+    for place, given in [
+        ((*at, "args"), shape.args),
+        *(((*at, "layouts", n, "args"), layout.args) for n, layout in shape.layouts.items()),
+    ]:
+        with faults.kept():
+            arguments(file, place, given)
+    layouts: dict[str, Layout] = {}
+    if node is not None:
+        reader = _LayoutReader(file, node, name, shape)
+        for one in shape.layouts:
+            if not _rests_on_lost(lost, (*at, "layouts"), one, shape.layouts[one]):
+                with faults.kept():
+                    layouts[one] = reader.layout(one)
+    faults.refuse()
+    return Model(name, path, layouts)
+
+
+def _rests_on_lost(lost: Lost, layouts: Path_, name: str, shape: LayoutShape) -> bool:
+    """Whether a layout, or an engine that it names, could not be read whole."""
+    named = [shape.copies, shape.prefill, shape.decode]
+    members = [m for one in named for m in ([one] if isinstance(one, str) else one or [])]
+    nothing = not members and shape.gpus is None and shape.cores is None
+    return (nothing and lost.misspelt((*layouts, name))) or any(
+        lost.within((*layouts, one)) for one in (name, *members)
+    )
+
+
+def _path(file: YamlFile, name: str, path: str) -> str:
+    """The model's folder, whole, or its name on the hub."""
     if path.startswith("<"):
         raise file.fault(
             ("models", name, "path"),
@@ -197,18 +215,17 @@ def _model(file: YamlFile, node: Node, name: str, shape: ModelShape) -> Model:
             "write a folder that holds the model's config.json and weights, or its name on the hub",
         )
     if path == "builtin:needle":
-        path = str(twolane.models.needle.path())
-    elif path.startswith((".", "/")):
-        folder = (file.path.parent / path).resolve()
-        if not (folder / "config.json").is_file():
-            raise file.fault(
-                ("models", name, "path"),
-                f"model folder {folder} has no config.json",
-                "give a folder with a model's config.json, a hub name, or builtin:needle",
-            )
-        path = str(folder)
-    reader = _LayoutReader(file, node, name, shape)
-    return Model(name, path, {n: reader.layout(n) for n in shape.layouts})
+        return str(twolane.models.needle.path())
+    if not path.startswith((".", "/")):
+        return path
+    folder = (file.path.parent / path).resolve()
+    if not (folder / "config.json").is_file():
+        raise file.fault(
+            ("models", name, "path"),
+            f"model folder {folder} has no config.json",
+            "give a folder with a model's config.json, a hub name, or builtin:needle",
+        )
+    return str(folder)
 
 
 @dataclass(frozen=True)
@@ -332,25 +349,24 @@ class _LayoutReader:
         return found
 
 
-def arguments(
-    file: YamlFile, at: tuple[str | int, ...], items: list[str | int | float]
-) -> Iterator[str]:
+def arguments(file: YamlFile, at: Path_, items: list[str | int | float]) -> list[str]:
     """Arguments as the engine gets them: `--flag value` in one item is two words.
 
-    Raises ConfigError at the item whose quotation is open.
+    Raises ConfigError at each item whose quotation is open.
     """
+    words: list[str] = []
+    faults = Faults()
     for i, item in enumerate(items):
         try:
-            yield from shlex.split(str(item)) if str(item).startswith("--") else [str(item)]
+            words += shlex.split(str(item)) if str(item).startswith("--") else [str(item)]
         except ValueError as error:
-            raise file.fault(
-                (*at, i), f"argument {item!r}: {error}", "close the quotation"
-            ) from None
+            what = f"argument {item!r}: {error}"
+            faults.add(file.fault((*at, i), what, "close the quotation"))
+    faults.refuse()
+    return words
 
 
-def places(
-    file: YamlFile, at: tuple[str | int, ...], items: list[str | int | float]
-) -> dict[str, str]:
+def places(file: YamlFile, at: Path_, items: list[str | int | float]) -> dict[str, str]:
     """Where each option of `items` stands, as file:line:col."""
     return {
         str(item).split("=")[0].split(" ")[0]: file.place((*at, i)) for i, item in enumerate(items)

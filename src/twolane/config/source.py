@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from twolane.errors import ConfigError, QuestionError
+from twolane.errors import ConfigError, Faults, QuestionError
 
 Path_ = tuple[str | int, ...]  # keys and indices from the document's root to a value
 M = TypeVar("M", bound="Shape")
@@ -93,43 +93,131 @@ class YamlFile:
     def key_place(self, at: Path_) -> str:
         """`file:line:col` of the key at `at` itself rather than of its value."""
         node = self.root
-        for step in at[:-1]:
-            node = node[step]
-        line, column = node.lc.key(next(k for k in node if _key(k) == at[-1]))
+        try:
+            for step in at[:-1]:
+                node = node[step]
+            line, column = node.lc.key(next(k for k in node if _key(k) == at[-1]))
+        except (KeyError, IndexError, StopIteration, AttributeError, TypeError):
+            return self.place(at[:-1])  # it came there from another entry
         return f"{self.path}:{line + 1}:{column + 1}"
 
     def fault(self, at: Path_, what: str, remedy: str) -> ConfigError:
         return ConfigError(what, place=self.place(at), remedy=remedy)
 
     def shaped(self, shape: type[M]) -> M:
-        """The file as `shape`.
+        """The file as `shape`. Raises ConfigError that names every faulty value and key."""
+        faults = Faults()
+        found, _ = self.salvaged(shape, faults)
+        faults.refuse()
+        return found
 
-        Raises ConfigError at the first faulty value; further ones are counted in the remedy.
+    def salvaged(self, shape: type[M], faults: Faults) -> tuple[M, Lost]:
+        """The file as `shape`, as far as it can be read; what cannot is kept in `faults`.
+
+        A faulty value, and what lacks a key that it needs, is taken out of `data`; a faulty item
+        of a list has an empty one in its place. Lost says where; a key of the root that is lost
+        and has no default is None. Raises ConfigError where nothing is left to read.
         """
-        try:
-            return shape.model_validate(self.data)
-        except ValidationError as error:
-            raise self._first_fault(error, shape) from None
+        lost: dict[Path_, int] = {}
+        open_: set[str] = set()
+        strange: set[Path_] = set()
+        for attempt in range(_MOST_ATTEMPTS):
+            wanted = _without(shape, open_) if open_ else shape
+            try:
+                return wanted.model_validate(self.data), Lost(lost.keys() - strange, strange)
+            except ValidationError as error:
+                found = error.errors(include_url=False, include_context=False)
+                if not attempt:
+                    for fault in self._faults(found, shape):
+                        faults.add(fault)
+                strange |= {tuple(f["loc"]) for f in found if f["type"] == "extra_forbidden"}
+                for one in found:
+                    self._take_out(one, lost, open_, attempt)
+        faults.refuse()
+        raise self.fault((), "it cannot be read", "see configs/ for the shape")
 
-    def _first_fault(self, error: ValidationError, shape: type[Shape]) -> ConfigError:
-        faults = error.errors(include_url=False, include_context=False)
-        fault = faults[0]
+    def _take_out(self, fault: Any, lost: dict[Path_, int], open_: set[str], attempt: int) -> None:
+        """Take out the value of `fault`; `lost` tells in which attempt what was."""
         at: Path_ = tuple(fault["loc"])
-        more = f" ({len(faults) - 1} more after this one)" if len(faults) > 1 else ""
-        if fault["type"] == "extra_forbidden":
-            known = known_keys(shape, at[:-1])
-            return ConfigError(
-                f"unknown key {at[-1]!r} in {_dotted(at[:-1])}",
-                place=self.key_place(at),
-                remedy=nearest(str(at[-1]), known) + more,
-            )
-        if fault["type"] == "missing":
-            return self.fault(at, f"{_dotted(at)} is missing", f"add the key {at[-1]!r}{more}")
-        at = _standing(self.data, at)
-        got = fault.get("input")
-        return self.fault(
-            at, f"{_dotted(at)} is {got!r}: {fault['msg']}", f"correct this value{more}"
-        )
+        if any(lost.get(at[:depth]) == attempt for depth in range(1, len(at) + 1)):
+            return  # it is gone with another fault of the same value
+        if fault["type"] == "missing" and len(at) == 1:
+            open_.add(str(at[0]))
+            lost[at] = attempt
+            return
+        at = _standing(self.data, at[:-1] if fault["type"] == "missing" else at)
+        holder = self.data
+        for step in at[:-1]:
+            holder = holder[step]
+        if isinstance(holder, list) and isinstance(at[-1], int):
+            if at not in lost:  # its neighbours keep their numbers; most types have an empty text
+                holder[at[-1]] = ""
+            elif holder[at[-1]] == "":
+                holder[at[-1]] = 0
+            else:
+                self._take_out({"type": "", "loc": at[:-1]}, lost, open_, attempt)
+        elif isinstance(holder, dict):
+            holder.pop(at[-1], None)
+        lost[at] = attempt
+
+    def _faults(self, found: Sequence[Any], shape: type[Shape]) -> Iterator[ConfigError]:
+        strange: dict[Path_, list[str]] = {}  # unknown keys, by where they stand
+        wrong: dict[Path_, list[Any]] = {}  # faults of one value: a union has several
+        for fault in found:
+            at: Path_ = tuple(fault["loc"])
+            if fault["type"] == "extra_forbidden":
+                strange.setdefault(at[:-1], []).append(str(at[-1]))
+                yield ConfigError(
+                    f"unknown key {at[-1]!r} in {_dotted(at[:-1])}",
+                    place=self.key_place(at),
+                    remedy=nearest(str(at[-1]), known_keys(shape, at[:-1])),
+                )
+            elif fault["type"] != "missing":
+                wrong.setdefault(_standing(self.data, at), []).append(fault)
+        for fault in found:
+            at = tuple(fault["loc"])
+            if fault["type"] == "missing" and not _misspelt(str(at[-1]), strange.get(at[:-1], ())):
+                yield self.fault(at, f"{_dotted(at)} is missing", f"add the key {at[-1]!r}")
+        for at, faults in wrong.items():
+            said = ", or ".join(dict.fromkeys(fault["msg"] for fault in faults))
+            got = faults[0].get("input")
+            yield self.fault(at, f"{_dotted(at)} is {got!r}: {said}", "correct this value")
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Places of a file whose values could not be read, and those of keys that nobody knows."""
+
+    at: Set[Path_]
+    strange: Set[Path_] = frozenset()
+
+    def __contains__(self, at: Path_) -> bool:
+        """Whether the value at `at`, or something that it stands in, is lost."""
+        return any(at[:depth] in self.at for depth in range(1, len(at) + 1))
+
+    def within(self, at: Path_) -> bool:
+        """Whether something of what stands at `at` is lost, or all of it."""
+        return at in self or any(lost[: len(at)] == at for lost in self.at)
+
+    def misspelt(self, at: Path_) -> bool:
+        """Whether a key that nobody knows stands at `at`: it may be what is missing there."""
+        return any(key[:-1] == at for key in self.strange)
+
+
+_MOST_ATTEMPTS = 20
+"""A round takes out all that it finds; what holds it goes in the next, and the tree is flat."""
+
+
+def _without(shape: type[M], keys: Set[str]) -> type[M]:
+    """`shape` where these keys may be missing."""
+    optional: dict[str, Any] = dict.fromkeys(keys, (Any, None))
+    made: type[M] = create_model(shape.__name__, __base__=shape, **optional)
+    return made
+
+
+def _misspelt(key: str, strange: Sequence[str]) -> bool:
+    """Whether a missing key stands there after all, in other letters."""
+    return bool(difflib.get_close_matches(key, strange, n=1, cutoff=_NEAR))
 
 
 def _dotted(at: Path_) -> str:
@@ -182,9 +270,12 @@ def _is_shape(thing: Any) -> bool:
     return isinstance(thing, type) and issubclass(thing, Shape)
 
 
+_NEAR = 0.5  # how like a known word another must be to be meant for it
+
+
 def nearest(word: str, known: Sequence[str]) -> str:
     """A remedy that names the known word nearest to `word`."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=_NEAR)
     if close:
         return f"did you mean {close[0]!r}?"
     return f"known here: {', '.join(known)}" if known else "remove it"
