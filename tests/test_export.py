@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -15,14 +16,15 @@ from click.testing import CliRunner
 from pyarrow import parquet
 from tests.report.synthetic import GRID, INTERFERENCE, make
 
-from twolane import export
+from twolane import __version__, export
 from twolane.analysis import foreign
-from twolane.analysis.measures import token_counts
+from twolane.analysis.measures import VERSION, token_counts
 from twolane.analysis.points import measure
 from twolane.analysis.results import load
+from twolane.analysis.units import unit_of
 from twolane.cli import cli
 from twolane.errors import QuestionError
-from twolane.records import Code, Request
+from twolane.records import AnyCell, Code, Request
 
 CODE = Code(code="INFLIGHT", why="3.1 of 4")
 
@@ -65,6 +67,55 @@ def test_blocks_count_from_one_as_in_every_report(folder: Path, tmp_path: Path) 
         assert {row["block"] for row in table(path)} == {"1"}
     for path in export.export(folder, "vllm-bench", tmp_path / "out"):
         assert json.loads(path.read_text())["twolane"]["block"] == 1
+
+
+def test_json_holds_every_cell_with_units_codes_and_versions(folder: Path, tmp_path: Path) -> None:
+    (path,) = export.export(folder, "json", tmp_path / "out")
+    assert path.name == "cells.json"
+    told: dict[str, Any] = json.loads(path.read_text())
+    assert (told["schema"], told["twolane"], told["measures_version"]) == (1, __version__, VERSION)
+    measured = measure(load(folder))
+    assert len(told["cells"]) == len(measured)
+    for one, cell in zip(measured, told["cells"], strict=True):
+        assert {k: m["value"] for k, m in cell["measures"].items()} == one.values
+        assert all(m["unit"] for m in cell["measures"].values())
+        assert msgspec.convert(cell["asked"], AnyCell) == one.cell
+        assert cell["codes"] == [msgspec.to_builtins(code) for code in one.codes]
+        run = told["runs"][cell["run"]]
+        assert (run["arm"], run["block"]) == (cell["arm"], cell["block"]) == (one.run.arm, 1)
+        assert run["versions"] == one.run.meta.versions
+    assert {c["arm"] for c in told["cells"] if c["codes"]} == {"copies_256"}
+
+
+def test_what_never_ended_is_told_from_what_is_not_known(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = next(m for m in measure(load(folder)) if m.cell.id == GRID.id)
+    values = {"ttft_p50_ms": float("inf"), "window_s": None, "users": 4.0}
+    odd = dataclasses.replace(one, values=values)
+    monkeypatch.setattr(export, "measure", lambda _: [odd])
+    (path,) = export.export(folder, "json", tmp_path / "out")
+    (cell,) = json.loads(path.read_text())["cells"]
+    assert cell["measures"] == {
+        "ttft_p50_ms": {"value": None, "unit": "ms", "never": True},
+        "window_s": {"value": None, "unit": "s"},
+        "users": {"value": 4.0, "unit": "users"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("throughput_tok_s", "tokens/s"),
+        ("window_s", "s"),
+        ("mtp_accepted_share_pos2", "share"),
+        ("u0_t01_needle_missed", "needles"),
+        ("asked_rate", "requests/s"),
+        ("a_stranger", ""),
+    ],
+)
+def test_a_measures_unit_follows_from_its_name(name: str, unit: str) -> None:
+    assert unit_of(name) == unit
 
 
 def test_vllms_fields_are_filled_by_vllms_definitions(folder: Path, tmp_path: Path) -> None:
@@ -168,9 +219,10 @@ def test_every_row_of_a_spoilt_point_says_so_in_parquet(folder: Path, tmp_path: 
         assert {(row["arm"], row["cell"]) for row in rows} == {("copies_256", GRID.id)}
 
 
-def test_a_folder_of_no_run_is_no_parquet_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["parquet", "json", "csv"])
+def test_a_folder_of_no_run_is_no_file(tmp_path: Path, form: export.Format) -> None:
     (tmp_path / "runs").mkdir()
-    assert export.export(tmp_path, "parquet", tmp_path / "out") == []
+    assert export.export(tmp_path, form, tmp_path / "out") == []
     assert not (tmp_path / "out").exists()
 
 

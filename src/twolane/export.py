@@ -1,4 +1,5 @@
-"""`twolane export`: a results folder as tables (CSV, Parquet) or as `vllm bench serve` writes it.
+"""`twolane export`: a results folder as tables (CSV, Parquet), as JSON of its cells, or as
+`vllm bench serve` writes it.
 
 Rules of this file: values are those of `analysis`, under the same names; every row carries its
 reason codes, so that nobody who reads the table alone takes a spoilt point for a good one. Rows are
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,8 +20,10 @@ from typing import Any, Final, Literal
 import msgspec
 import numpy as np
 
+from twolane import __version__
 from twolane.analysis.foreign import DIFFERENCES
 from twolane.analysis.measures import (
+    VERSION,
     e2e_ns,
     token_counts,
     tpot_ns,
@@ -28,12 +32,13 @@ from twolane.analysis.measures import (
     worst_gap_ns,
 )
 from twolane.analysis.points import Measured, measure
-from twolane.analysis.results import load
+from twolane.analysis.results import Results, Run, load
+from twolane.analysis.units import unit_of
 from twolane.clock import MS, NS
 from twolane.errors import QuestionError
 from twolane.records import FreshCell, GridCell, MixCell, Request, TraceCell
 
-Format = Literal["csv", "parquet", "vllm-bench"]
+Format = Literal["csv", "parquet", "json", "vllm-bench"]
 Row = dict[str, Any]
 
 REQUEST_COLUMNS: Final[dict[str, str]] = {
@@ -63,11 +68,15 @@ def export(results: Path, form: Format, out: Path) -> list[Path]:
 
     Raises QuestionError if there are no such results, or Parquet's library is not installed.
     """
-    measured = measure(load(results))
+    loaded = load(results)
+    measured = measure(loaded)
     if out.exists() and not out.is_dir():
         raise QuestionError("it is a file", place=str(out), remedy="name a folder with --out")
-    table = _csv if form == "csv" else _parquet if form == "parquet" else None
-    if table is None:
+    if form == "json" and measured:
+        out.mkdir(parents=True, exist_ok=True)
+        return [_json(out / "cells.json", loaded, measured)]
+    table = _csv if form == "csv" else _parquet
+    if form == "vllm-bench":
         out.mkdir(parents=True, exist_ok=True)
         return [_vllm(one, out) for one in measured if isinstance(one.cell, _LIKE_VLLM)]
     if form == "parquet":
@@ -186,6 +195,67 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
             yield batch
             batch = []
     yield batch
+
+
+# ---------------------------------------------------------------------------------------- JSON
+
+
+SCHEMA: Final = 1
+"""Of cells.json: raised when a key of it is renamed, goes away, or means something else."""
+
+
+def _json(path: Path, results: Results, measured: Sequence[Measured]) -> Path:
+    """Every cell with its measures, units, codes and what was asked, and every run's versions."""
+    document: Row = {
+        "schema": SCHEMA,
+        "twolane": __version__,
+        "measures_version": VERSION,
+        "campaign": results.runs[0].meta.campaign,
+        "runs": {run.id: _run(run) for run in results.runs},
+        "cells": [_cell(one) for one in measured],
+    }
+    with _whole(path) as beside:
+        beside.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
+    return path
+
+
+def _run(run: Run) -> Row:
+    meta = run.meta
+    return {
+        "arm": meta.arm,
+        "block": meta.block + 1,
+        "order": meta.order + 1,
+        "layout": meta.layout,
+        "model": meta.model,
+        "context": meta.context,
+        "seed": meta.seed,
+        "status": meta.status,
+        "started_at": meta.started_at,
+        "ended_at": meta.ended_at,
+        "versions": meta.versions,
+        "config_hash": meta.config_hash,
+    }
+
+
+def _cell(one: Measured) -> Row:
+    """One cell of one run. JSON has no infinity: what a request that never answered has made
+    infinite is null, and `never` says so; a value that is not known is null alone."""
+    return {
+        "run": one.run.id,
+        "arm": one.run.arm,
+        "block": one.run.block + 1,
+        "cell": one.cell.id,
+        "asked": one.cell,
+        "codes": one.codes,
+        "measures": {
+            name: {
+                "value": value if value is not None and math.isfinite(value) else None,
+                "unit": unit_of(name),
+                **({"never": True} if value == math.inf else {}),
+            }
+            for name, value in one.values.items()
+        },
+    }
 
 
 # ------------------------------------------------------------------------------ vllm bench serve

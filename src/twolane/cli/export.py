@@ -15,21 +15,25 @@ from twolane.cli.frame import JSON, cli
 
 @cli.command("export")
 @click.argument("results", metavar="RESULTS", type=click.Path(path_type=Path))
-@click.option("--format", "form", type=click.Choice(["csv", "parquet", "vllm-bench"]),
+@click.option("--format", "form", type=click.Choice(["csv", "parquet", "json", "vllm-bench"]),
               default="csv", show_default=True,
               help="parquet also has every gap, and needs pyarrow.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="Default: RESULTS/export.")
 @JSON
 def export_(results: Path, form: str, out: Path | None, as_json: bool) -> None:
-    """Tables of every cell and request, or files as `vllm bench serve --save-detailed` has them.
+    """Tables of every cell and request, the cells as JSON, or vLLM's own files.
 
-    Every row has its reason codes. vllm-bench has one file a run and cell, of the cells that
-    vLLM's client could have sent: closed loops, fresh prompts, mixes and traces.
-    Exit code 1 if there was nothing to write.
+    Every row has its reason codes. json is one file, cells.json: each cell with its measures, their
+    units, its codes and what was asked, and each run with its versions; a value that is null is not
+    known, or infinite where `never` is true. vllm-bench is what `vllm bench serve --save-detailed`
+    writes: one file a run and cell, of the cells that vLLM's client could have sent: closed loops,
+    fresh prompts, mixes and traces. Exit code 1 if there was nothing to write. --json names the
+    files written.
 
     \b
     Example:
       twolane export results/demo
+      twolane export results/demo --format json
       twolane export results/demo --format vllm-bench --out /tmp/demo
     """
     written = exporting.export(results, cast(exporting.Format, form), out or results / "export")
