@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 import msgspec
 import numpy as np
 
-from twolane import __version__
+from twolane import __version__, seal
 from twolane.analysis.foreign import DIFFERENCES
 from twolane.analysis.measures import (
     VERSION,
@@ -264,10 +264,15 @@ def _cell(one: Measured) -> Row:
 _LIKE_VLLM: Final = (GridCell, FreshCell, MixCell, TraceCell)
 
 
+_LONGEST: Final = 100
+
+
 def _vllm(one: Measured, out: Path) -> Path:
     """One run's cell, in the fields and by the definitions of `vllm bench serve`."""
     requests = [r for r in one.run.requests(cell=one.cell.id) if r.role in _ALONE]
     name = "".join(c if c.isalnum() or c in "._-" else "_" for c in one.cell.id)
+    if len(name.encode()) > _LONGEST:  # a trace's path may be of any length
+        name = f"{name[-40:]}-{seal.of_bytes(one.cell.id.encode())[:8]}"
     path = out / f"{one.run.arm}-block{one.run.block + 1}-{name}.json"
     with _whole(path) as beside:
         beside.write_bytes(msgspec.json.encode(_vllm_result(one, requests)) + b"\n")

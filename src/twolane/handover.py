@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import os
 import pwd
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import LiteralScalarString
 
 import twolane
+from twolane import seal
 from twolane.config import Arm, Campaign, Engine
 from twolane.config.models import Platform
 from twolane.engines.front import command as front_command
@@ -70,7 +72,7 @@ def services(campaign: Campaign, arm: Arm, *, port: int) -> list[Service]:
     made = launches(campaign.model, layout, kind)
     engines = [
         Service(
-            launch.engine.name, launch.argv, launch.env, launch.port,
+            plain(launch.engine.name), launch.argv, launch.env, launch.port,
             cores=launch.engine.devices if kind == "cpu" else (),
             gpus=launch.engine.devices if kind == "gpu" else (),
         )
@@ -83,6 +85,16 @@ def services(campaign: Campaign, arm: Arm, *, port: int) -> list[Service]:
     argv = front_command(layout, [launch.url for launch in made], port=port)
     names = tuple(engine.name for engine in engines)
     return [*engines, Service("proxy", tuple(argv), {}, port, after=names)]
+
+
+def plain(name: str) -> str:
+    """`name` as a unit, a service of compose and a word of a script may be called.
+
+    Of arms and engines whose names are more than letters, digits, `.`, `_` and `-`, no two are
+    called the same.
+    """
+    kept = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")
+    return name if kept == name else f"{kept}-{seal.of_bytes(name.encode())[:6]}".lstrip("-")
 
 
 def _on_ports(engine: Engine, port: int, side_channel: int) -> Engine:
@@ -203,7 +215,7 @@ def _wrapped(words: Iterable[str]) -> list[str]:
 
 
 def unit_name(arm: Arm, part: Service) -> str:
-    return f"twolane-{arm.name}-{part.name}.service"
+    return f"twolane-{plain(arm.name)}-{part.name}.service"
 
 
 def unit(arm: Arm, part: Service, title: str) -> str:

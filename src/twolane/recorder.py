@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import importlib.metadata
 import platform
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -348,7 +349,8 @@ def new_run_folder(root: Path, campaign: Campaign, planned: PlannedRun) -> Path:
     length = f"{context // 1024}k" if context % 1024 == 0 else str(context)
     stamp = wall().strftime("%m%d-%H%M%S")
     digits = seal.of_bytes(f"{planned.key} {boot_id()}".encode())[:6]
-    base = f"{campaign.model.name}__{planned.layout.name}__{length}__vllm__{stamp}-{digits}"
+    model, layout = _file_name(campaign.model.name), _file_name(planned.layout.name)
+    base = f"{model}__{layout}__{length}__vllm__{stamp}-{digits}"
     for suffix in ["", *"bcdefghijk"]:
         folder: Path = root / "runs" / (base + suffix)
         if (root / CUT / folder.name).exists():
@@ -357,6 +359,11 @@ def new_run_folder(root: Path, campaign: Campaign, planned: PlannedRun) -> Path:
             folder.mkdir(parents=True)
             return folder
     raise QuestionError("too many runs in one second", place=str(root), remedy="run again")
+
+
+def _file_name(name: str) -> str:
+    """A name as part of a folder's: a model is often called by its owner, a slash, and itself."""
+    return re.sub(r"[^\w.+%-]", "_", name)[:60].lstrip(".-")
 
 
 def versions() -> dict[str, str]:

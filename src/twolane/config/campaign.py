@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from pydantic import ConfigDict, Field
@@ -30,7 +30,7 @@ from twolane.config.models import (
     places,
     variable_text,
 )
-from twolane.config.source import Lost, Path_, Shape, YamlFile, nearest
+from twolane.config.source import Lost, Name, Path_, Shape, YamlFile, nearest
 from twolane.errors import Faults, QuestionError
 from twolane.records import AnyCell, NeedleCell
 
@@ -158,16 +158,12 @@ class SloShape(Shape):
     share: float = Field(default=0.9, gt=0, le=1)
 
 
-# It becomes part of the names of files, and stands in one line of every table.
-ArmName = Annotated[str, Field(pattern=r"^[^\s/.-][^/\x00-\x1f\x7f]*$", max_length=100)]
-
-
 class CampaignShape(Shape):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
     models: str
     model: str
     context: int | str
-    arms: dict[ArmName, ArmShape] = Field(min_length=1)
+    arms: dict[Name, ArmShape] = Field(min_length=1)
     cells: list[str] = Field(min_length=1)
     gates: list[str] = []
     greedy: list[int | str] = []

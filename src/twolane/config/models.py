@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 import twolane.models.needle
 from twolane.config import source
-from twolane.config.source import Lost, Path_, Shape, YamlFile, nearest
+from twolane.config.source import Lost, Name, Path_, Shape, YamlFile, nearest
 from twolane.config.trimmed import untrim
 from twolane.errors import Faults
 
@@ -102,6 +102,19 @@ VariableName = Annotated[str, Field(pattern=r"^[^=]+$")]
 """What a system takes as the name of an environment variable."""
 
 
+def _engine_name(name: str) -> str:
+    if "=" in name or "*" in name:
+        raise ValueError("it stands before its engine's URL, NAME=URL*WEIGHT: no = and no *")
+    if name in _TAKEN:
+        raise ValueError(f"{name} is what twolane itself calls {_TAKEN[name]}: choose another name")
+    return name
+
+
+_TAKEN = {"proxy": "the router and its log", "devices": "the devices' readings"}
+LayoutName = Annotated[Name, AfterValidator(_engine_name)]
+"""Of a layout: its engine's log, label and service are called by it."""
+
+
 class NodeShape(Shape):
     platform: Platform
     groups: dict[str, list[int]] = Field(min_length=1)
@@ -122,7 +135,7 @@ class ModelShape(Shape):
     path: str
     args: list[str | int | float] = []
     env: dict[VariableName, str | int | float | bool] = {}
-    layouts: dict[str, LayoutShape] = Field(min_length=1)
+    layouts: dict[LayoutName, LayoutShape] = Field(min_length=1)
 
 
 class ModelsShape(Shape):

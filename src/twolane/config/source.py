@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, create_model
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -29,6 +29,20 @@ class Shape(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text) or len(text.encode()) > _LONGEST_NAME:
+        raise ValueError(
+            "it stands in names of files and in tables: no slash or control character, at the "
+            f"beginning no blank, dot or dash, at most {_LONGEST_NAME} bytes"
+        )
+    return text
+
+
+_NAME = re.compile(r"[^\s/.-][^/\x00-\x1f\x7f]*")
+_LONGEST_NAME = 100
+Name = Annotated[str, AfterValidator(_name)]
+"""Of an arm: it becomes part of the names of files, and stands in one line of every table."""
 
 # People paste `--flag '{"a": 1}'` into flow lists, as the documents of the field print it. YAML
 # ends a plain scalar at `{`. Each character that would end it is exchanged for a private-use one

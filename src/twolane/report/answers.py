@@ -13,7 +13,7 @@ from twolane.report.answers_budget import alone, budget
 from twolane.report.answers_prefix import prefix
 from twolane.report.answers_split import costs, pays
 from twolane.report.answers_users import users
-from twolane.report.facts import Facts
+from twolane.report.facts import Facts, anchor
 from twolane.report.markup import Markup, details, el, join, scroll, table
 
 
@@ -56,7 +56,7 @@ def _card(one: Answer) -> Markup:
         ),
         _told(one),
         lacks if one.missing else None,
-        id=f"answer-{one.id}",
+        id=anchor(f"answer-{one.id}"),
         class_="wide" if one.tabled and one.rows else None,
     )
 

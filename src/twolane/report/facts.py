@@ -7,11 +7,13 @@ one it is the median of those, and is marked as excluded.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from twolane import seal
 from twolane.analysis import stats
 from twolane.analysis.answers import Answers, Attained, answers, attained, busiest, gap_limits_ms
 from twolane.analysis.arms import Arm, alike, arms
@@ -262,8 +264,19 @@ def shown(cell: AnyCell) -> tuple[Metric, ...]:
 def point_id(facts: Facts, cell: AnyCell, metric: str, arm: str) -> str:
     """The place on the page of one arm's figure, to be linked to: stable for the same results."""
     place = next((i for i, one in enumerate(facts.cells, 1) if one.id == cell.id), 0)
-    name = "".join(c if c.isalnum() else "-" for c in arm)
-    return f"p-{name}-{place}-{metric.replace('_', '-')}"
+    return f"p-{slug(arm)}-{place}-{metric.replace('_', '-')}"
+
+
+def slug(name: str) -> str:
+    """A name as part of an id. No two names have the same: others than words get a digest."""
+    plain = "".join(c if c.isalnum() else "-" for c in name)
+    simple = name.replace("_", "").isalnum()
+    return plain if simple else f"{plain}.{seal.of_bytes(name.encode())[:6]}"
+
+
+def anchor(name: str) -> str:
+    """A name as an id: itself where it is a word, as folders of runs are."""
+    return name if re.fullmatch(r"\w[\w.:-]*", name, re.ASCII) else slug(name)
 
 
 def excluded_id(facts: Facts, one: Measured) -> str:

@@ -13,6 +13,7 @@ from twolane.analysis.arms import budget_of
 from twolane.analysis.results import Results, Run
 from twolane.records import EngineMeta
 from twolane.report.answer import NOTHING
+from twolane.report.facts import anchor
 from twolane.report.markup import Child, Markup, details, el, join, scroll, table
 from twolane.report.metrics import day, number
 
@@ -151,7 +152,7 @@ def _commands(run: Run) -> Markup:
     return details(
         join("How ", el("span", run.arm, class_="arm"), f" was started, block {run.block + 1}"),
         [el("pre", text, tabindex="0") for text in texts],
-        id_=run.id,
+        id_=anchor(run.id),
     )
 
 

@@ -7,6 +7,7 @@ time went, why to believe it, what made it, how it is defined.
 
 from __future__ import annotations
 
+import shlex
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -173,14 +174,16 @@ def _needles(facts: Facts) -> Markup | None:
 
 
 def _ending(results: Results, chosen: str | None) -> Markup:
-    campaign, folder = results.campaign, f"results/{results.folder.name}"
+    campaign, bare = results.campaign, f"results/{results.folder.name}"
+    folder = shlex.quote(bare)
     measure = "scripts/demo" if campaign == "demo" else f"twolane run {campaign}.yaml"
     arm = chosen or (results.arms[0] if results.arms else "ARM")
     again = (
         f"{measure}   # measure again\n"
         f"twolane report {folder}   # this page from the raw files\n"
-        f"twolane up {folder} --arm {arm}   # start it to be used\n"
-        f"twolane explain {folder}/{arm}   # why its points are as they are, then a cell or request"
+        f"twolane up {folder} --arm {shlex.quote(arm)}   # start it to be used\n"
+        f"twolane explain {shlex.quote(f'{bare}/{arm}')}"
+        "   # why its points are as they are, then a cell or request"
     )
     hint = el("p", "Made by twolane from the raw files beside it. To remake it, or to ask on:")
     return el("footer", hint, el("pre", again, tabindex="0"))

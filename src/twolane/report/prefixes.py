@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from twolane.analysis.prefixes import Edges, Held, Peak, Prefixes
 from twolane.report.answer import listed
 from twolane.report.answers_prefix import FIGURES, cell, title, told
-from twolane.report.facts import Facts
+from twolane.report.facts import Facts, slug
 from twolane.report.markup import Markup, details, el, join, scroll
 from twolane.report.metrics import spoken
 from twolane.report.plot import Box, Line, Mark, Scale, Spot, milliseconds, tokens
@@ -112,8 +112,7 @@ def _spot(one: Prefixes, arm: str, top: int, peak: Peak, colour: int) -> Spot:
 
 
 def _row_id(one: Prefixes, top: int) -> str:
-    layout = "".join(c if c.isalnum() else "-" for c in one.layout)
-    return f"cstar-{layout}-{one.victims}-{top}"
+    return f"cstar-{slug(one.layout)}-{one.victims}-{top}"
 
 
 # ----------------------------------------------------------------------------------------- grids

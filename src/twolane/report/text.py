@@ -176,7 +176,7 @@ def table(results: Results) -> Table:
     drawn = Table(pad_edge=False, box=None, header_style="bold")
     drawn.add_column("", min_width=32)
     for arm in facts.arms:
-        drawn.add_column(arm, justify="right", no_wrap=True)
+        drawn.add_column(Text(arm), justify="right", no_wrap=True)
     drawn.add_column("", style="dim")
     for cell in facts.cells:
         if metrics := shown(cell):
