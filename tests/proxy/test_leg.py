@@ -36,6 +36,9 @@ class NoReply:
     def write(self, data: bytes) -> None:
         pass
 
+    def flush(self) -> None:
+        pass
+
     def raw(self) -> None:
         return None
 

@@ -76,11 +76,16 @@ class Engine:
         self.out: list[bytes] = []
         self.told: list[bytes] = []
         self.connection.send(request_head("POST", "/", "h", (), 0), b"", self.sink)
-        self.connection.splice(self.out.append, self)
+        self.reads = 0
+        self.connection.follow(self)
+        self.connection.splice(self.out.append)
         self.connection.data_received(HEAD + chunk(b"first"))
 
     def on_chunks(self, data: bytes) -> None:
         self.told.append(data)
+
+    def on_read(self) -> None:
+        self.reads += 1
 
 
 def test_whole_chunks_pass_and_the_end_is_parsed() -> None:
@@ -92,6 +97,7 @@ def test_whole_chunks_pass_and_the_end_is_parsed() -> None:
     assert one.connection.passed_ns > 0
     one.connection.data_received(chunk(b"fifth") + LAST)
     assert one.sink.body == b"firstfifth"
+    assert one.reads == 2  # the first and the last: what passes is not parsed
     assert (one.sink.ends, one.told) == (["end"], [b"".join(pieces)])
     assert one.connection.reusable
 

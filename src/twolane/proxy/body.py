@@ -79,8 +79,7 @@ class Body:
 
         A large one stays in pieces: putting 7 MB together takes some milliseconds at once.
         """
-        pieces = self._pieces(changes)
-        return pieces if self.size > LARGE else b"".join(pieces)
+        return self._pieces(changes) if self.size > LARGE else self.joined(changes)
 
     def _pieces(self, changes: Mapping[str, bytes | None]) -> list[bytes | memoryview]:
         parts: list[bytes | memoryview] = []
@@ -94,7 +93,8 @@ class Body:
 
     def joined(self, changes: Mapping[str, bytes | None]) -> bytes:
         """As `with_members`, in one piece whatever its size."""
-        return b"".join(self._pieces(changes))
+        merged = {**self.members, **changes}
+        return msgspec.json.encode({k: msgspec.Raw(v) for k, v in merged.items() if v is not None})
 
     def plain(self) -> Payload:
         """What an engine gets that works alone: the client's body without transfer keys."""

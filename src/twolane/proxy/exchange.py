@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 from twolane import clock
@@ -111,8 +110,8 @@ class Exchange:
 
     async def direct(self, role: EngineRole, body: Payload, *, generates: bool = True) -> None:
         """Through one engine of `role`. Raises RefusalError."""
-        with ExitStack() as places:
-            place, connection = await self._connect(role, self.asked.body.size, places)
+        place, connection = await self._connect(role, self.asked.body.size)
+        with place:
             relay = Relay(self._reply, _nothing, place.prompt_done, generates=generates)
             await self._relay(place.engine, connection, relay, body)
 
@@ -150,11 +149,10 @@ class Exchange:
 
     async def _legs(self, handoff: Handoff, got: Places) -> None:
         """P, and then D."""
-        with ExitStack() as places:
-            decode = places.enter_context(got.decode)
+        with got.decode as decode:
             try:
                 await self._prefill(handoff, got.prefill, decode.engine)
-                await self._decode(handoff, decode, places)
+                await self._decode(handoff, decode)
             finally:
                 self._settle(handoff, decode.engine)
 
@@ -164,12 +162,12 @@ class Exchange:
             self.release = self._releases.start(handoff, self.asked, engine)
 
     async def _prefill(self, handoff: Handoff, place: Reservation, d_engine: Engine) -> None:
-        with ExitStack() as places:
-            places.enter_context(place)
-            asked, size = self.asked.body, self.asked.body.size
+        asked = self.asked.body
+        with place:
             body = asked.for_prefill(ids=self._config.tokenise_once and asked.is_text)
-            place, connection = await self._connect("prefill", size, places, place)
-            answer = await self._ask_prefill(place.engine, connection, body, handoff, d_engine)
+            place, connection = await self._connect("prefill", asked.size, place)
+            with place:
+                answer = await self._ask_prefill(place.engine, connection, body, handoff, d_engine)
         if answer.status != 200:
             raise from_upstream(answer.status, answer.body, answer.header(b"retry-after"))
         if handoff.state != "held":
@@ -192,8 +190,7 @@ class Exchange:
             head = self._head(engine, payload_size(body))
             self.account.p_dispatch_ns = connection.send(head, body, sink)
             d_engine.pool.prepare()  # while P works
-            async with asyncio.timeout(self._config.answer_timeout_s):
-                answer = await asyncio.shield(sink.done)  # it may be heard out without us
+            answer = await sink.wait(self._config.answer_timeout_s)
         except asyncio.CancelledError:
             if handoff.state == "asked" and connection.sent:
                 passed_s = (clock.now_ns() - (self.account.p_dispatch_ns or 0)) / clock.NS
@@ -203,7 +200,7 @@ class Exchange:
             else:
                 connection.abort()
             raise
-        except (LegError, WireError, TimeoutError) as error:
+        except (LegError, WireError) as error:
             connection.abort()
             raise self._leg_refusal(engine, error) from None
         engine.pool.release(connection)
@@ -231,25 +228,26 @@ class Exchange:
         self.account.remote_tokens = handoff.tokens
         self._meter.learn(self.asked.body.size, handoff.tokens or 0)
 
-    async def _decode(self, handoff: Handoff, place: Reservation, places: ExitStack) -> None:
-        place, connection = await self._connect("decode", 0, places, place)
+    async def _decode(self, handoff: Handoff, place: Reservation) -> None:
+        place, connection = await self._connect("decode", 0, place)
 
         def taken() -> None:
             handoff.end("admitted")
             place.arrived = True
 
         relay = Relay(self._reply, taken, _nothing)
-        params = self._use(handoff, place.engine, connection)
-        body = self.asked.body.for_decode(params, self._ids)
-        try:
-            await self._relay(place.engine, connection, relay, body)
-        except asyncio.CancelledError:
-            if handoff.state == "held" and _will_hear_of_it(relay, connection):
-                handoff.end("admitted")
-            raise
-        finally:
-            if handoff.state == "held" and has_told(relay.answer) and not handoff.pushed:
-                handoff.end("released")
+        with place:
+            params = self._use(handoff, place.engine, connection)
+            body = self.asked.body.for_decode(params, self._ids)
+            try:
+                await self._relay(place.engine, connection, relay, body)
+            except asyncio.CancelledError:
+                if handoff.state == "held" and _will_hear_of_it(relay, connection):
+                    handoff.end("admitted")
+                raise
+            finally:
+                if handoff.state == "held" and has_told(relay.answer) and not handoff.pushed:
+                    handoff.end("released")
 
     def _use(self, handoff: Handoff, engine: Engine, connection: ClientConnection) -> bytes:
         """The handoff's parameters for D. Raises RefusalError 503 where it is too old."""
@@ -271,27 +269,27 @@ class Exchange:
         return place
 
     async def _connect(
-        self,
-        role: EngineRole,
-        prompt_bytes: int,
-        places: ExitStack,
-        place: Reservation | None = None,
+        self, role: EngineRole, prompt_bytes: int, place: Reservation | None = None
     ) -> tuple[Reservation, ClientConnection]:
         """A place and a connection on the first engine that accepts one, least loaded first.
 
-        Raises RefusalError 503 where none does. None of them has seen the request.
+        Raises RefusalError 503 where none does. None of them has seen the request, and no place is
+        taken where this raises, nor `place` any more.
         """
         tried: frozenset[str] = frozenset()
         while True:
-            place = place or places.enter_context(self._reserve(role, prompt_bytes, tried))
+            place = place or self._reserve(role, prompt_bytes, tried)
             engine = place.engine
             try:
                 return place, await open_leg(engine.pool, self._config.connect_timeout_s)
             except LegError as error:
                 log.warning("request %s: %s: %s", self.asked.id, engine.name, error)
                 engine.fail(error)
+                place.give_back()
+            except BaseException:
+                place.give_back()
+                raise
             tried |= {engine.name}
-            place.give_back()
             place = None
 
     def _head(self, engine: Engine, length: int) -> bytes:
@@ -303,8 +301,9 @@ class Exchange:
         self.account.d_engine = engine.name
         try:
             head = self._head(engine, payload_size(body))
-            relay.follow(connection)
+            relay.on_stream_end = lambda: self._end_stream(relay)
             self.account.d_dispatch_ns = connection.send(head, body, relay)
+            relay.follow(connection)
             self._reply.attach(connection)
             await relay.watch(self._config.answer_timeout_s, self._config.idle_timeout_s)
         except (LegError, WireError) as error:
@@ -341,14 +340,17 @@ class Exchange:
             raise from_upstream(answer.status, answer.body, answer.header(b"retry-after"))
         if relay.generates and not (relay.taken or relay.told_error):
             self._break(_no_token(relay))
-        elif relay.streams:
-            self.account.d_times = relay.tail.times()
-            self._comment()
-            self._reply.end()
-        else:
+        elif not relay.streams:
             self.account.d_times = times_of(relay.read)
             body = without_transfer(answer.body)
             self._reply.whole(answer.status, passable(answer.headers), body)
+
+    def _end_stream(self, relay: Relay) -> None:
+        """The end of a stream that served its client: in one piece with the last of it."""
+        self.account.d_first_ns = relay.first_ns
+        self.account.d_times = relay.tail.times()
+        self._comment()
+        self._reply.end()
 
     def _break(self, refusal: RefusalError) -> None:
         """Where the head is out already: say it in the stream, and do not end it as complete."""

@@ -15,7 +15,6 @@ Rules of this file: no answer is begun before D has the blocks; no handoff goes 
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
 
 from twolane.proxy.body import Body
 from twolane.proxy.exchange import Exchange, Services, no_token, will_hear_of_it
@@ -38,8 +37,20 @@ def fans_out(body: Body, services: Services) -> bool:
 class FanExchange(Exchange):
     """An exchange whose D has the blocks before it has the request."""
 
-    async def _decode(self, handoff: Handoff, place: Reservation, places: ExitStack) -> None:
-        place, connection = await self._connect("decode", 0, places, place)
+    async def _decode(self, handoff: Handoff, place: Reservation) -> None:
+        place, connection = await self._connect("decode", 0, place)
+        with place:
+            await self._read(handoff, place, connection)
+            place, connection = await self._connect("decode", 0, place)
+            with place:
+                relay = Relay(self._reply, lambda: None, lambda: None)
+                body = self.asked.body.plain()
+                await self._relay(place.engine, connection, relay, body)
+
+    async def _read(
+        self, handoff: Handoff, place: Reservation, connection: ClientConnection
+    ) -> None:
+        """D takes the blocks. Raises RefusalError where it did not."""
         body = self.asked.body.for_last_read(self._use(handoff, place.engine, connection))
         sink = Collector()
         try:
@@ -55,9 +66,6 @@ class FanExchange(Exchange):
             handoff.end("released")
         if handoff.state != "admitted":
             raise _refusal(answer)
-        place, connection = await self._connect("decode", 0, places, place)
-        relay = Relay(self._reply, lambda: None, lambda: None)
-        await self._relay(place.engine, connection, relay, self.asked.body.plain())
 
     async def _hear(
         self, place: Reservation, connection: ClientConnection, body: Payload, sink: Collector

@@ -60,7 +60,9 @@ class Collector:
     """A sink that holds the whole answer. `on_answer` is called before anybody can be cancelled."""
 
     def __init__(self, on_answer: Callable[[Answer], None] | None = None) -> None:
-        self.done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[Answer] = self._loop.create_future()
+        self._waiter: asyncio.Future[None] | None = None
         self._on_answer = on_answer
         self.answer = Answer()  # what there is of it
         self._pieces: list[bytes] = []
@@ -87,10 +89,31 @@ class Collector:
                 self.done.set_exception(defect)
         if not self.done.done():
             self.done.set_result(self.answer)
+        self._wake()
 
     def on_lost(self, error: Exception | None, stamp_ns: int) -> None:
         if not self.done.done():
             self.done.set_exception(lost(error))
+            self.done.exception()  # seen: whoever waited may have left
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self, timeout_s: float) -> Answer:
+        """The answer. Raises LegError; `timeout` where it took longer. Whoever waits may leave, and
+        the answer be waited for by somebody else: `done` is not cancelled with it."""
+        if not self.done.done():
+            self._waiter = self._loop.create_future()
+            timer = self._loop.call_later(timeout_s, self._wake)
+            try:
+                await self._waiter
+            finally:
+                timer.cancel()
+        if not self.done.done():
+            raise LegError("timeout", f"no answer within {timeout_s:g} s")
+        return self.done.result()
 
 
 class Relay:
@@ -113,7 +136,8 @@ class Relay:
         *,
         generates: bool = True,
     ) -> None:
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[None] = self._loop.create_future()
         self._begun = False
         self.tail = Tail()
         self.answer = Answer()
@@ -127,14 +151,16 @@ class Relay:
         self._on_taken = on_taken
         self._on_first = on_first
         self.generates = generates
+        self.on_stream_end: Callable[[], None] | None = None  # called in the read that ends it
         self._pieces: list[bytes] = []
         self._size = 0
         self._connection: SplicedConnection | None = None
 
     def follow(self, connection: ClientConnection) -> None:
-        """The answer comes over `connection`."""
-        if isinstance(connection, SplicedConnection):
-            self._connection = connection
+        """The answer comes over `connection`, which the request has been written to."""
+        assert isinstance(connection, SplicedConnection)  # as an engine's pool makes them
+        self._connection = connection
+        connection.follow(self)
 
     def leave(self) -> None:
         """The connection is somebody else's now."""
@@ -165,6 +191,11 @@ class Relay:
     def told_error(self) -> bool:
         """Whether the client has heard of an error in the engine's own words, in a stream."""
         return self._reply.started and self.opening is not None and self.opening.error is not None
+
+    @property
+    def serves(self) -> bool:
+        """Whether this is a stream for the client to have, to its end."""
+        return self.streams and (self.taken or self.told_error or not self.generates)
 
     def _start(self) -> None:
         """Head to the client, and what was held back."""
@@ -208,11 +239,15 @@ class Relay:
     def _splice(self) -> None:
         onward = self._reply.raw()
         if onward is not None and self._connection is not None:
-            self._connection.splice(onward, self)
+            self._connection.splice(onward)
 
     def on_chunks(self, data: bytes) -> None:
         """What went to the client past the parser."""
         self.tail.add(data, framed=True)
+
+    def on_read(self) -> None:
+        """All that one read brought goes to the client at once."""
+        self._reply.flush()
 
     def _hold(self, data: bytes) -> None:
         self._size += len(data)
@@ -226,6 +261,8 @@ class Relay:
         try:
             if self.good and not self.streams:
                 self._read()
+            elif self.serves and self.on_stream_end is not None:
+                self.on_stream_end()
         except Exception as defect:  # as in Collector
             if not self.done.done():
                 self.done.set_exception(defect)
@@ -270,8 +307,7 @@ class Relay:
             self._timer.cancel()
 
     def _alarm(self, in_s: float, answer_s: float, idle_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(in_s, self._check, answer_s, idle_s)
+        self._timer = self._loop.call_later(in_s, self._check, answer_s, idle_s)
 
     def _check(self, answer_s: float, idle_s: float) -> None:
         """One timer for the whole answer, set anew as long as something comes."""
@@ -343,11 +379,7 @@ async def hear(
     sink = sink or Collector()
     try:
         connection.send(head, body, sink)
-        async with asyncio.timeout(answer_s):
-            return await sink.done
-    except TimeoutError:
-        connection.abort()
-        raise LegError("timeout", f"no answer within {answer_s:g} s") from None
+        return await sink.wait(answer_s)
     except WireError as error:
         raise LegError("connect", str(error)) from None
     except BaseException:

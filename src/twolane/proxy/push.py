@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import ExitStack
 
 import msgspec
 
@@ -71,9 +70,7 @@ class PushExchange(Exchange):
     async def _both(
         self, handoff: Handoff, got: Places, known: Params, prefilled: asyncio.Event
     ) -> None:
-        with ExitStack() as places:
-            places.enter_context(got.prefill)
-            places.enter_context(got.decode)
+        with got.prefill, got.decode:
             p_leg = asyncio.create_task(self._prefill_leg(handoff, got))
             d_leg = asyncio.create_task(self._decode_leg(handoff, got, known))
             p_leg.add_done_callback(lambda _: prefilled.set())
@@ -105,11 +102,11 @@ class PushExchange(Exchange):
         await asyncio.wait((p_leg,), timeout=self._config.hear_out_s)  # D had all of it cached
 
     async def _prefill_leg(self, handoff: Handoff, got: Places) -> Answer:
-        with ExitStack() as places:
-            size = self.asked.body.size
-            place, connection = await self._connect("prefill", size, places, got.prefill)
+        body = self.asked.body.for_prefill()
+        place, connection = await self._connect("prefill", self.asked.body.size, got.prefill)
+        with place:
             answer = await self._ask_prefill(
-                place.engine, connection, self.asked.body.for_prefill(), handoff, got.decode.engine
+                place.engine, connection, body, handoff, got.decode.engine
             )
             place.prompt_done()
         if answer.status != 200:
@@ -118,8 +115,8 @@ class PushExchange(Exchange):
         return answer
 
     async def _decode_leg(self, handoff: Handoff, got: Places, known: Params) -> None:
-        with ExitStack() as places:
-            place, connection = await self._connect("decode", 0, places, got.decode)
+        place, connection = await self._connect("decode", 0, got.decode)
+        with place:
             relay = Relay(self._reply, lambda: self._take(handoff), lambda: None)
             body = self.asked.body.for_decode(unseen(known, f"cmpl-{self.asked.id}-0"))
             await self._relay(place.engine, connection, relay, body)

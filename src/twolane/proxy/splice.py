@@ -30,6 +30,9 @@ class Listener(Protocol):
     def on_chunks(self, data: bytes) -> None:
         """Whole chunks, with their framing."""
 
+    def on_read(self) -> None:
+        """All of a read has been parsed and told."""
+
 
 def chunk_size(head: bytes) -> int:
     """Bytes in the chunk that `head` announces; 0 where that is not plain hexadecimal."""
@@ -80,12 +83,16 @@ class SplicedConnection(ClientConnection):
         self.part()
         return super().send(head, body, sink)
 
-    def splice(self, onward: Callable[[bytes], None], listener: Listener) -> None:
-        """From the next whole chunk on, to `onward`; `listener` is told of the last ones."""
-        self.onward, self._listener = onward, listener
+    def follow(self, listener: Listener) -> None:
+        """From now on `listener` hears what comes in answer to what was sent."""
+        self._listener = listener
+
+    def splice(self, onward: Callable[[bytes], None]) -> None:
+        """From the next whole chunk on, to `onward`; the listener is told of the last ones."""
+        self.onward = onward
 
     def part(self) -> None:
-        """Everything to the parser again."""
+        """Everything to the parser again, and nobody listens."""
         self._tell()
         self.onward = self._listener = None
 
@@ -97,8 +104,11 @@ class SplicedConnection(ClientConnection):
             self.passed_ns = clock.now_ns()
             return
         self._tell()
+        listener = self._listener
         super().data_received(data)
         self._between = self._between and data.endswith(b"\n")
+        if listener is not None:
+            listener.on_read()
 
     def _tell(self) -> None:
         if self._last and self._listener is not None:

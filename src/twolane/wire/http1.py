@@ -60,9 +60,11 @@ def request_head(
     lines += [f"{name}: {value}" for name, value in headers]
     if content_length or method not in ("GET", "HEAD"):
         lines.append(f"Content-Length: {content_length}")
-    if any("\r" in line or "\n" in line or "\0" in line for line in lines):
+    head = "\r\n".join(lines)
+    between = len(lines) - 1
+    if head.count("\r") != between or head.count("\n") != between or "\0" in head:
         raise ValueError("a request head may not hold CR, LF or NUL inside a line")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+    return (head + "\r\n\r\n").encode("latin-1")
 
 
 def payload_size(body: Payload) -> int:
