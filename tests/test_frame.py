@@ -138,6 +138,45 @@ def test_the_exit_codes_of_who_measures_and_who_reads_agree(
             assert told.exit_code == codes[words[0]], (asked, told.output)
 
 
+@pytest.mark.parametrize("spoilt", [1, 2, 3])
+def test_the_one_answer_of_the_demo_is_missed_where_two_arms_cannot_be_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoilt: int
+) -> None:
+    """Its other cells are good: the exit code and the last lines tell all the same."""
+    busy = {INTERFERENCE.id: [Code(code="BUSY", why="others used 0.3 of the CPU time")]}
+    arms = [one.name for one in ARMS[:spoilt]]
+    folder = make(tmp_path / "r", codes=dict.fromkeys(arms, busy))
+    metas = tuple(run.meta for run in load(folder).runs)
+    monkeypatch.setattr(measure, "_driven", lambda *_: Outcome(folder, metas))
+    for words in (["demo"], ["report", str(folder)]):
+        told = CliRunner().invoke(cli, words)
+        assert told.exit_code == (spoilt > 1), told.output
+        last = told.output.splitlines()[-2:]
+        assert ("no answer to what this was run for" in last[0]) == (spoilt > 1)
+        if spoilt > 1:
+            assert f"in {INTERFERENCE.id} is spoilt for {arms[0]}" in last[0]
+            assert "(BUSY)" in last[0]
+            assert last[1].startswith("  remedy: close other programs, then: twolane ")
+            assert "--resume" in last[1]
+            assert "--redo BUSY" in last[1]
+        said = msgspec.json.decode(
+            CliRunner().invoke(cli, [*words, "--json"]).output.splitlines()[0]
+        )
+        assert said["answered"] == (spoilt < 2)
+        assert bool(said["missing"]) == (spoilt > 1)
+
+
+def test_a_cell_that_was_never_driven_is_missed(tmp_path: Path) -> None:
+    folder = make(tmp_path / "r")
+    for run in load(folder).runs[1:]:
+        path = run.folder / "cells.jsonl"
+        lines = [line for line in path.read_bytes().splitlines(True) if b"interference" not in line]
+        path.write_bytes(b"".join(lines))
+    told = CliRunner().invoke(cli, ["report", str(folder)])
+    assert told.exit_code == 1
+    assert "in interference" in told.output.splitlines()[-2]
+
+
 def test_a_run_that_failed_is_a_bad_answer_of_who_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

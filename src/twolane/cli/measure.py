@@ -15,7 +15,6 @@ from rich.console import Console
 
 from twolane import bench, campaign, report, schedule
 from twolane.analysis import results as stored
-from twolane.analysis.standing import answerable
 from twolane.cli.frame import ALLOW, JSON, OUT, allowing, cli, interruptible, shipped
 from twolane.config import Campaign, load_campaign
 from twolane.config.cells import parse_cells
@@ -24,6 +23,7 @@ from twolane.halt import Halt
 from twolane.live import LiveView
 from twolane.report import text as report_text
 from twolane.report.facts import Facts
+from twolane.report.unanswered import unanswered
 
 RESUME = click.option(
     "--resume", is_flag=True,
@@ -54,7 +54,8 @@ def demo(
 ) -> None:
     """The main job on this machine, no GPU needed: two token budgets and the split, compared.
 
-    Starts real vLLM CPU engines with the bundled needle model, one core each.
+    Starts real vLLM CPU engines with the bundled needle model, one core each. Exit code 1 if a run
+    failed, or the worst pause of two arms is not there to compare; the last lines then say why.
 
     \b
     Example:
@@ -95,7 +96,9 @@ def run(
 
     Ctrl-C lets the current request have its answer, keeps everything and says how to go on;
     a second Ctrl-C stops at once. --dry-run shows the plan and how long it should take. Exit code 1
-    if a run failed, or no point is left to answer from.
+    if a run failed, or what the campaign was run for has no answer: two arms (or the one there is)
+    whose first figure has no reason code; the last lines then say what is missing and what to do.
+    "Cannot tell" is an answer. 2 for a bad campaign, 130 after Ctrl-C.
 
     \b
     Example:
@@ -156,9 +159,12 @@ def _run(planned: Campaign, wanted: _Wanted) -> None:
     facts = Facts(stored.load(outcome.folder))
     page = report.write(outcome.folder, facts)
     told = report_text.verdict(facts)
+    missing = unanswered(facts, wanted.resuming)
     if wanted.as_json:
         answer = {
             "verdict": str(told),
+            "answered": not missing,
+            "missing": missing,
             "report": str(page),
             "results": str(outcome.folder),
             "runs": [{"id": r.id, "arm": r.arm, "status": r.status, "error": r.error}
@@ -172,9 +178,9 @@ def _run(planned: Campaign, wanted: _Wanted) -> None:
         click.secho(f"run {failed.id}: {failed.error}", fg="red", err=True)
     if outcome.failed:
         click.echo(f"to do what failed again: {wanted.resuming}", err=True)
-    elif not answerable(facts.measured):
-        click.echo("every point has a reason code: there is nothing to answer from", err=True)
-    if outcome.failed or not answerable(facts.measured):
+    if missing:
+        click.secho(missing, fg="red", err=True)
+    if outcome.failed or missing:
         sys.exit(1)
 
 

@@ -10,10 +10,10 @@ import msgspec
 
 from twolane import report
 from twolane.analysis import results as stored
-from twolane.analysis.standing import answerable
 from twolane.cli.frame import JSON, cli
-from twolane.report import answers, text
+from twolane.report import again, answers, text
 from twolane.report.facts import Facts
+from twolane.report.unanswered import unanswered
 
 
 @cli.command("report")
@@ -23,7 +23,7 @@ def report_(folder: Path, as_json: bool) -> None:
     """Write the report of a results folder anew: one self-contained HTML file.
 
     Prints the decision and the answers: which budget, whether a split pays, users per device.
-    Exit code 1 if no point is left to answer from.
+    Exit code 1 if what the campaign was run for has no answer; the last lines then say why.
 
     \b
     Example:
@@ -32,14 +32,18 @@ def report_(folder: Path, as_json: bool) -> None:
     facts = Facts(stored.load(folder))
     page = report.write(folder, facts)
     told = answers.answers(facts)
+    run = facts.results.runs[0].meta if facts.results.runs else None
+    missing = unanswered(facts, again.command(run, ()) if run else f"twolane report {folder}")
     if as_json:
         asked = [{"question": a.question, "answer": a.answer, "state": a.state,
                   "missing": a.missing} for a in told]  # fmt: skip
-        answer = {"verdict": str(text.verdict(facts)), "answers": asked, "report": str(page),
+        answer = {"verdict": str(text.verdict(facts)), "answered": not missing,
+                  "missing": missing, "answers": asked, "report": str(page),
                   "caveats": facts.caveats}  # fmt: skip
         click.echo(msgspec.json.encode(answer))
     else:
         click.echo("\n".join([*text.verdict(facts).lines, ""]))
         click.echo(f"{answers.plain(told)}\n\nreport: {page}")
-    if not answerable(facts.measured):
+    if missing:
+        click.secho(missing, fg="red", err=True)
         sys.exit(1)

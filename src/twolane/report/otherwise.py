@@ -57,8 +57,13 @@ def words(facts: Facts) -> Words | None:
     return None
 
 
+def told_first(cell: AnyCell) -> str:
+    """The key of the figure that answers a cell of this kind."""
+    return _TOLD.get(str(cell.__struct_config__.tag), "needles_missed")
+
+
 def _cell(facts: Facts, cell: AnyCell) -> Words | None:
-    key = _TOLD.get(str(cell.__struct_config__.tag), "needles_missed")
+    key = told_first(cell)
     metric = next((one for one in shown(cell) if one.key == key), None)
     if metric is None:
         return None
