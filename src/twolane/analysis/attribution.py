@@ -108,18 +108,22 @@ def parts(request: Request, *, boot: str | None = None) -> Attribution | None:
     else:
         if boot is None or boot == ledger.boot:
             found[Part.CLIENT_TO_PROXY] = ledger.received_ns - request.send_ns
-        _legs(found, ledger, ledger.d_times or request.engine_times)
+        found |= seen_by_proxy(ledger, request.engine_times)
     return Attribution(request.id, request.first_ns - request.send_ns, found)
 
 
-def _legs(found: dict[Part, int], ledger: Ledger, answering: EngineTimes | None) -> None:
+def seen_by_proxy(ledger: Ledger, told: EngineTimes | None = None) -> dict[Part, int]:
+    """The parts between the proxy's receiving and the answering engine's first bytes, ns. `told`:
+    the answering engine's times where the proxy has not seen them."""
+    found: dict[Part, int] = {}
     first_dispatch = ledger.p_dispatch_ns if ledger.path == "split" else ledger.d_dispatch_ns
     _between(found, Part.PROXY_WAIT, ledger.received_ns, first_dispatch)
     if ledger.path == "split":
         _leg(found, SPLIT, ledger.p_dispatch_ns, ledger.p_response_ns, ledger.p_times)
         _between(found, Part.HANDOFF, ledger.p_response_ns, ledger.d_dispatch_ns)
     leg = DECODE if ledger.path == "split" else DIRECT
-    _leg(found, leg, ledger.d_dispatch_ns, ledger.d_first_ns, answering)
+    _leg(found, leg, ledger.d_dispatch_ns, ledger.d_first_ns, ledger.d_times or told)
+    return found
 
 
 def _between(found: dict[Part, int], part: Part, start: int | None, end: int | None) -> None:

@@ -13,11 +13,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from twolane import clock
 from twolane.proxy.config import ProxyConfig
 from twolane.proxy.fleet import Engine, Fleet, Reservation
 from twolane.proxy.refusal import RefusalError
-from twolane.routing import EngineLoad, urgency
+from twolane.routing import urgency
 
 _MAX_RETRY_AFTER_S = 60
 
@@ -47,8 +49,7 @@ class TokenMeter:
         return tokens * self.bytes_a_token
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(msgspec.Struct, frozen=True):
     """One request's places, counted from now."""
 
     prefill: Reservation
@@ -156,7 +157,7 @@ class Admission:
         if p is None or d is None:
             missing = "prefill" if p is None else "decode"
             raise RefusalError(503, "no engine is available", why=f"no usable {missing} engine")
-        if not (self._prefill_has_room(p.load, size) and self.decode_has_room(d, size)):
+        if not (self._prefill_has_room(p, size) and self.decode_has_room(d, size)):
             return None
         prefill = self._fleet.reserve("prefill", size)
         decode = self._fleet.reserve("decode", 0)
@@ -165,12 +166,12 @@ class Admission:
         decode.promise(self._meter.tokens(size))
         return Places(prefill, decode)
 
-    def _prefill_has_room(self, load: EngineLoad, size: int) -> bool:
+    def _prefill_has_room(self, engine: Engine, size: int) -> bool:
         """A prompt over the limit is let in alone: it would wait for ever otherwise."""
         limit = self._config.backlog_tokens
-        if limit is None or not load.prompt_bytes:
+        if limit is None or not engine.prompt_bytes:
             return True
-        return self._meter.tokens(load.prompt_bytes + size) <= limit * load.weight
+        return self._meter.tokens(engine.prompt_bytes + size) <= limit * engine.weight
 
     def decode_has_room(self, engine: Engine, size: int) -> bool:
         """Places, and KV where there is a limit; an idle engine gets what would never fit."""

@@ -15,7 +15,6 @@ inside the scheduler and take the engine down.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -27,6 +26,9 @@ from twolane.wire.http1 import Payload
 
 TRANSFER_KEYS = ("kv_transfer_params", "ec_transfer_params")
 LARGE = 512 * 1024  # bytes; what a decoder does with less takes under a millisecond
+_MAY_BE_ALONE = frozenset(
+    ("n", "best_of", "echo", "use_beam_search", "prompt_logprobs", "prompt_embeds")
+)
 _ASK_PREFILL = b'{"do_remote_decode":true,"do_remote_prefill":false}'
 _Members = dict[str, msgspec.Raw]
 _decode_members = msgspec.json.Decoder(_Members).decode
@@ -35,8 +37,7 @@ _decode_members = msgspec.json.Decoder(_Members).decode
 Value = bytes | memoryview | msgspec.Raw
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(msgspec.Struct, frozen=True):
     """One JSON object. `members` maps each key to the raw bytes of its value."""
 
     members: Mapping[str, Value]
@@ -180,6 +181,12 @@ class Body:
         return list(self._reasons()) == ["n"] and isinstance(n, int) and n > 1
 
     def _reasons(self) -> Iterator[str]:
+        if not _MAY_BE_ALONE.isdisjoint(self.members):
+            yield from self._settings()
+        if _is_list_of_prompts(self.members.get("prompt")):
+            yield "prompt_list"
+
+    def _settings(self) -> Iterator[str]:
         for key in ("n", "best_of"):
             if self.value(key) not in (None, 1):
                 yield key
@@ -189,8 +196,6 @@ class Body:
         for key in ("prompt_logprobs", "prompt_embeds"):
             if self.value(key) is not None:
                 yield key
-        if _is_list_of_prompts(self.members.get("prompt")):
-            yield "prompt_list"
 
 
 def _at_most_one(given: Any) -> bytes:

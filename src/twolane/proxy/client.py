@@ -210,6 +210,7 @@ class ClientSide(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._loop = asyncio.get_running_loop()
         self._members.add(self)
         self._active_ns = clock.now_ns()
         self._arm()
@@ -219,7 +220,7 @@ class ClientSide(asyncio.Protocol):
         self._unread += len(data)
         if self._unread >= _READ_IN_A_TURN:
             self._transport.pause_reading()
-            asyncio.get_running_loop().call_soon(self._read_on)
+            self._loop.call_soon(self._read_on)
         if self._last:
             return
         try:
@@ -278,8 +279,7 @@ class ClientSide(asyncio.Protocol):
         self._reply = Reply(self._transport, request, request.keep_alive and more)
         if self._paused:
             self._reply.pause()
-        loop = asyncio.get_running_loop()
-        self._task = loop.create_task(self._run(request, self._reply, received_ns))
+        self._task = self._loop.create_task(self._run(request, self._reply, received_ns))
 
     async def _run(self, request: Request, reply: Reply, received_ns: int) -> None:
         try:
@@ -311,8 +311,7 @@ class ClientSide(asyncio.Protocol):
         self._transport.abort()
 
     def _arm(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._idle_s, self._close_if_idle)
+        self._timer = self._loop.call_later(self._idle_s, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
         quiet_s = (clock.now_ns() - self._active_ns) / clock.NS

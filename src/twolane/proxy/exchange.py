@@ -183,9 +183,7 @@ class Exchange:
     ) -> Answer:
         sink = Collector(lambda answer: self._hold(handoff, answer, engine))
         self.account.p_engine = engine.name
-        rate = engine.tokens_a_second(int(self._meter.tokens(self.asked.body.size)))
-        waits = self._meter.tokens(engine.prompt_bytes)
-        due_s = waits / rate if rate is not None else 0.0  # until P has done all it has been given
+        given = engine.prompt_bytes
         try:
             head = self._head(engine, payload_size(body))
             self.account.p_dispatch_ns = connection.send(head, body, sink)
@@ -193,8 +191,7 @@ class Exchange:
             answer = await sink.wait(self._config.answer_timeout_s)
         except asyncio.CancelledError:
             if handoff.state == "asked" and connection.sent:
-                passed_s = (clock.now_ns() - (self.account.p_dispatch_ns or 0)) / clock.NS
-                near = passed_s > due_s / 2 and due_s - passed_s < self._config.hear_out_s
+                near = self._near_end(engine, given)
                 late = LateAnswer(handoff, sink, connection, near_end=near)
                 self.release = self._releases.start_late(late, self.asked, d_engine)
             else:
@@ -205,6 +202,14 @@ class Exchange:
             raise self._leg_refusal(engine, error) from None
         engine.pool.release(connection)
         return answer
+
+    def _near_end(self, engine: Engine, given: int) -> bool:
+        """Whether P, which had been given so many bytes of prompts with ours, should be through
+        soon, by its own rate."""
+        rate = engine.tokens_a_second(int(self._meter.tokens(self.asked.body.size)))
+        due_s = self._meter.tokens(given) / rate if rate is not None else 0.0
+        passed_s = (clock.now_ns() - (self.account.p_dispatch_ns or 0)) / clock.NS
+        return passed_s > due_s / 2 and due_s - passed_s < self._config.hear_out_s
 
     def _hold(self, handoff: Handoff, answer: Answer, engine: Engine) -> None:
         """P's answer is complete: take its handoff before anything else can happen."""

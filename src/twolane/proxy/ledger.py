@@ -119,11 +119,15 @@ class Tail:
 
     def times(self) -> EngineTimes | None:
         reads = (without_framing(data) if framed else data for data, framed in self._reads)
-        for event in reversed(b"".join(reads).split(b"\n\n")):
-            told = b'"metrics"' in event or b'"cached_tokens"' in event
-            if told and event.startswith(b"data:"):
+        end = b"".join(reads)
+        for event in reversed(end.split(b"\n\n")) if _tells_times(end) else ():
+            if event.startswith(b"data:") and _tells_times(event):
                 return times_of(read_answer(event[5:]))
         return None
+
+
+def _tells_times(data: bytes) -> bool:
+    return b'"metrics"' in data or b'"cached_tokens"' in data
 
 
 class Account:

@@ -16,6 +16,8 @@ import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass
 
+import msgspec
+
 from twolane.proxy.body import Body
 from twolane.proxy.config import ProxyConfig
 from twolane.proxy.fleet import Engine, Fleet
@@ -45,8 +47,7 @@ def has_read(answer: Answer) -> bool:
     return read is not None and read.has_choice
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """What the client asked: target, headers for the engines, body; `id` is the request's id."""
 
     id: str

@@ -13,8 +13,10 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hmac import compare_digest
+
+import msgspec
 
 from twolane import clock
 from twolane.proxy.admission import Admission, TokenMeter
@@ -366,8 +368,7 @@ class Proxy:
             self._ledger.close()
 
 
-@dataclass(frozen=True)
-class _Note:
+class _Note(msgspec.Struct, frozen=True):
     """What a ledger line says beside the ledger."""
 
     asked: Asked

@@ -38,14 +38,13 @@ class Turns:
 
     async def take(self) -> None:
         """Returns when it is the caller's turn, at once where few come."""
-        loop = asyncio.get_running_loop()
         if not self._counting:
             self._counting = True
-            loop.call_soon(self._round)
+            asyncio.get_running_loop().call_soon(self._round)
         if self._left and not self._queue:
             self._left -= 1
             return
-        turn: asyncio.Future[None] = loop.create_future()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
         await turn
 

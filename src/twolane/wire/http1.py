@@ -307,7 +307,8 @@ class ClientConnection(asyncio.Protocol):
 def _runs_until_close(status: int, headers: Headers) -> bool:
     if status in (204, 304):
         return False
-    return not any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)
+    names = [name for name, _ in headers]
+    return b"content-length" not in names and b"transfer-encoding" not in names
 
 
 def _cause(error: Exception) -> Exception:

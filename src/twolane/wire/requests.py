@@ -168,16 +168,16 @@ class RequestParser:
         self._since_progress = 0
         draft = self._draft
         draft.complete_head = True
-        draft.chunked = any(name == b"transfer-encoding" for name, _ in draft.headers)
-        self._refuse_ambiguity(draft.headers)
-        length = _content_length(draft.headers)
-        if length > self._limits.body:
+        names = [name for name, _ in draft.headers]
+        draft.chunked = b"transfer-encoding" in names
+        self._refuse_ambiguity(names)
+        if b"content-length" in names and _content_length(draft.headers) > self._limits.body:
             raise BadRequestError(413, f"request body exceeds {self._limits.body} bytes")
-        expect = [value.lower() for name, value in draft.headers if name == b"expect"]
-        self._wants_continue = expect == [b"100-continue"]
+        if b"expect" in names:
+            expect = [value.lower() for name, value in draft.headers if name == b"expect"]
+            self._wants_continue = expect == [b"100-continue"]
 
-    def _refuse_ambiguity(self, headers: Headers) -> None:
-        names = [name for name, _ in headers]
+    def _refuse_ambiguity(self, names: list[bytes]) -> None:
         version = self._parser.get_http_version()
         if version not in ("1.0", "1.1"):
             raise BadRequestError(505, f"HTTP/{version} is not supported")
@@ -242,7 +242,4 @@ def _announced(before: bytes) -> int:
 
 
 def _content_length(headers: Headers) -> int:
-    for name, value in headers:
-        if name == b"content-length":
-            return int(value)
-    return 0
+    return next(int(value) for name, value in headers if name == b"content-length")

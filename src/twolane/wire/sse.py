@@ -28,7 +28,7 @@ class SseParser:
         self._data_size = 0
         self._after_cr = False
         self._at_start = True
-        self._between_events = False  # known to be, with nothing to remember
+        self._between_events = True  # known to be, with nothing to remember
 
     def alone(self, chunk: bytes) -> bytes | None:
         """The payload of `chunk` if it is exactly one event of one line, as nearly every read of a
@@ -40,6 +40,7 @@ class SseParser:
             and chunk.endswith(b"\n")
             and b"\r" not in chunk
         ):
+            self._at_start = False
             return chunk[6:-2]
         return None
 
