@@ -177,7 +177,7 @@ def test_a_running_campaign_is_followed_to_its_end(tmp_path: Path) -> None:
     assert ended == "done"
     assert [line.split("  ")[-1].split(": ")[-1] for line in lines[1:3]] == [
         "budget 256, block 1",
-        "starting e0, e1, about 1:00",
+        "starting e0, e1, about 30 s",
     ]
     assert "end: done" in lines[-1]
 

@@ -13,9 +13,9 @@ from twolane.clock import NS
 from twolane.config import Campaign, load_campaign
 from twolane.engines import installed
 from twolane.errors import QuestionError
-from twolane.pace import Pace
+from twolane.pace import CPU, Pace, guess
 from twolane.recorder import new_folder
-from twolane.records import Appender, Event
+from twolane.records import Appender, Event, InterferenceCell, RunMeta, write_json
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 CAMPAIGNS = [p for p in sorted(CONFIGS.glob("*.yaml")) if "\narms:" in p.read_text()]
@@ -64,6 +64,77 @@ def test_times_are_those_of_the_campaign_before(demo: Campaign, tmp_path: Path) 
     assert todo.seconds(first) - todo.seconds(split) == pytest.approx(50.0)
     assert todo.seconds(other) == pytest.approx(todo.seconds(split)), "of another arm: the last"
     assert str(folder) in schedule.as_text(todo)
+
+
+def measured(folder: Path, model: str, host: dict[str, object], cell: str, seconds: float) -> None:
+    """A campaign of one run of `model` on `host`, in whose `cell` it was so many seconds."""
+    took(folder, "other", cell, seconds)
+    meta = RunMeta(
+        id="r", campaign=folder.name, arm="other", model=model, layout="l", context=1, block=0,
+        order=0, seed=1, started_at="", boot="", config={"node": {"platform": "cpu"}},
+        config_hash="", versions={}, host=host, cells=[], status="done",
+    )  # fmt: skip
+    (folder / "runs" / "r").mkdir()
+    write_json(folder / "runs" / "r" / "run.json", meta)
+
+
+def test_a_campaign_of_another_name_teaches_what_its_model_takes_here(
+    demo: Campaign, tmp_path: Path
+) -> None:
+    """Its launches, the cells that are the same, and from the others how fast prompts are read."""
+    first = schedule.prepare(demo, tmp_path)
+    assert "nothing of this model" in first.basis
+    measured(new_folder(tmp_path, "sweep"), "needle", devices.describe(), "needle 6000", 60.0)
+    todo = schedule.prepare(demo, tmp_path)
+    assert (todo.measured_in, todo.learnt_from) == (None, (tmp_path / "sweep",))
+    assert str(tmp_path / "sweep") in todo.basis
+    pace = todo.pace
+    assert pace.expect_s("copies_256", "launch:") == 30.0
+    fixed = guess(demo.cells[0], dataclasses.replace(CPU, prefill_tok_s=1e12)).expect
+    work = pace.expect_s("copies_256", f"cell:{demo.cells[0].id}")
+    assert work is not None
+    asked = demo.cells[0]
+    assert isinstance(asked, InterferenceCell)
+    assert work - fixed == pytest.approx(asked.shots * asked.prompt / 300.0)
+    assert todo.total_s > first.total_s
+
+
+@pytest.mark.parametrize("strange", ["model", "host", "unreadable", "no run"])
+def test_what_was_measured_elsewhere_teaches_nothing(
+    demo: Campaign, tmp_path: Path, strange: str
+) -> None:
+    host = devices.describe() | ({"cpu": "another"} if strange == "host" else {})
+    folder = new_folder(tmp_path, "sweep")
+    measured(folder, "other" if strange == "model" else "needle", host, "needle 6000", 60.0)
+    if strange == "unreadable":
+        (folder / "runs/r/run.json").write_bytes(b"[" * 100_000)
+    if strange == "no run":
+        (folder / "runs/r/run.json").unlink()
+    todo = schedule.prepare(demo, tmp_path)
+    assert (todo.learnt_from, todo.measured_in) == ((), None)
+
+
+def test_the_plan_says_between_what_it_should_last(demo: Campaign, tmp_path: Path) -> None:
+    todo = schedule.prepare(demo, tmp_path)
+    answer = json.loads(schedule.as_json(todo))
+    assert answer["expect_from_s"] < answer["expect_s"] < answer["expect_to_s"]
+    assert answer["expect_to_s"] < 3 * answer["expect_from_s"]
+    assert " in all, between " in schedule.as_text(todo)
+
+
+# What the runs of published campaigns took together, in minutes.
+TOOK = {"budget_sweep": 17.0, "budget_sweep_8b": 33.0, "budget_sweep_h200": 35.0, "ramp_1m": 4.2}
+
+
+@pytest.mark.parametrize("name", TOOK)
+def test_first_guesses_hold_what_was_measured(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "require", lambda *_: None)
+    monkeypatch.setattr(installed, "require", lambda *_: None)
+    todo = schedule.prepare(load_campaign(CONFIGS / f"{name}.yaml"), tmp_path)
+    assert todo.lasts.low < 60 * TOOK[name] < todo.lasts.high
+    assert todo.total_s == pytest.approx(60 * TOOK[name], rel=0.2)
 
 
 def test_what_is_done_is_not_planned(demo: Campaign, tmp_path: Path) -> None:

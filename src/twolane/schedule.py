@@ -6,26 +6,30 @@ real run say the same. Nothing is started and nothing on disk is changed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from twolane import devices, plan, resume
-from twolane.config import Campaign
+from twolane import devices, earlier, plan, resume
+from twolane.analysis import stats
+from twolane.config import Campaign, parse_cell
 from twolane.config.source import nearest
 from twolane.engines import installed
 from twolane.errors import Faults, QuestionError
 from twolane.inspection import doubts, preflight_campaign
-from twolane.pace import LAUNCH_S, PREFILL_TOK_S, Pace, clock_text
+from twolane.pace import CPU, GPU, Pace, Span, Speed, clock_text
 from twolane.plan import PlannedRun
-from twolane.records import Event, read_jsonl
+from twolane.records import AnyCell
 from twolane.report.codes import CODES
 from twolane.resume import Left
+
+_NAMED = 3  # folders that a line names
 
 CALIBRATION_S = 10.0
 """What the client's own calibration takes, and the report at the end."""
@@ -36,7 +40,8 @@ class Schedule:
     """The runs that are left to do, in order, and what is known beforehand.
 
     `folder` is the one to go on in, None for a new one; `total` counts the campaign's runs, done
-    or not; `pace` has seen `measured_in`, an earlier folder of the same campaign, if there is one.
+    or not; `pace` has seen `measured_in`, an earlier folder of the same campaign, if there is one,
+    and `learnt_from`, folders of other campaigns of its model on this host.
     `obstacle` is why this host cannot run it; `notes` are what a person should know before.
     """
 
@@ -48,14 +53,19 @@ class Schedule:
     measured_in: Path | None
     obstacle: QuestionError | None = None
     notes: tuple[str, ...] = ()
+    learnt_from: tuple[Path, ...] = ()
 
     @property
     def runs(self) -> tuple[PlannedRun, ...]:
         return self.left.runs
 
+    def span(self, run: PlannedRun) -> Span:
+        """How long this run should take, and between what."""
+        return self.pace.run_span_s(run.arm.name, self.campaign.gates, self.campaign.cells)
+
     def seconds(self, run: PlannedRun) -> float:
         """How long this run should take."""
-        return self.pace.run_s(run.arm.name, self.campaign.gates, self.campaign.cells)
+        return self.span(run).expect
 
     def exceeds(self, gone_s: float, run: PlannedRun) -> bool:
         """Whether `run`, begun after so many seconds, would end after the campaign's budget.
@@ -67,16 +77,25 @@ class Schedule:
         return budget is not None and not first and gone_s + self.seconds(run) > budget
 
     @property
-    def total_s(self) -> float:
+    def lasts(self) -> Span:
+        """How long all that is left should take."""
         calibration = CALIBRATION_S if self.runs else 0.0
-        return calibration + sum(self.seconds(run) for run in self.runs)
+        start = Span(calibration, calibration, calibration)
+        return sum(map(self.span, self.runs), start)
+
+    @property
+    def total_s(self) -> float:
+        return self.lasts.expect
 
     @property
     def basis(self) -> str:
         """Where the expected times come from."""
         if self.measured_in is not None:
             return f"as long as it took in {self.measured_in}"
-        return "a first guess: nothing of this name has been measured yet"
+        if self.learnt_from:
+            named = ", ".join(str(folder) for folder in self.learnt_from[-_NAMED:])
+            return f"as this model took here in {named}; what was not seen there is a guess"
+        return "a first guess: nothing of this model has been measured here yet"
 
 
 def prepare(
@@ -113,14 +132,46 @@ def prepare(
     left = resume.left_over(planned, folder, redo, on) if folder else Left(planned)
     if blocks or arms:
         left = left.only(blocks, arms)
-    before = list(_events(newest)) if newest else []
-    pace = Pace((*campaign.gates, *campaign.cells), _prefill_tok_s(campaign), before)
-    measured_in = newest if pace.seen else None
+    pace, learnt_from, measured_in = _paced(campaign, results, newest)
     notes = [f"nothing to resume under {results}: a new campaign"] * (continued and not folder)
     if left.elsewhere and left.runs:
         notes.append(_elsewhere(left.elsewhere))
     notes += doubts(campaign)
-    return Schedule(campaign, left, folder, len(planned), pace, measured_in, obstacle, tuple(notes))
+    return Schedule(
+        campaign, left, folder, len(planned), pace, measured_in, obstacle, tuple(notes),
+        learnt_from,
+    )  # fmt: skip
+
+
+def _paced(
+    campaign: Campaign, results: Path, newest: Path | None
+) -> tuple[Pace, tuple[Path, ...], Path | None]:
+    """What is known of how long steps take: the pace, other campaigns that it has learnt from, and
+    `newest` if it holds a run of this one that came to its end."""
+    others = [one for one in earlier.of_model(campaign, results) if one != newest]
+    seen = Pace(())
+    learnt_from = []
+    for folder in others:
+        before = seen.seen
+        seen.learn(earlier.events(folder))
+        if seen.seen > before:
+            learnt_from.append(folder)
+    speed = _speed(campaign).taught(_cells_that_took(seen))
+    pace = Pace((*campaign.gates, *campaign.cells), speed)
+    for folder in learnt_from:
+        pace.learn(earlier.events(folder))
+    before = pace.seen
+    if newest is not None:
+        pace.learn(earlier.events(newest))
+    return pace, tuple(learnt_from), newest if pace.seen > before else None
+
+
+def _cells_that_took(seen: Pace) -> Iterator[tuple[AnyCell, float]]:
+    for key, took in seen.took.items():
+        kind, _, cell = key.partition(":")
+        if kind in ("cell", "gate") and not cell.startswith("trace"):
+            with contextlib.suppress(QuestionError):
+                yield parse_cell(cell), stats.median(took) or 0.0
 
 
 def _refuse(
@@ -149,30 +200,24 @@ def _elsewhere(count: int) -> str:
 
 def launch_s(campaign: Campaign, results: Path, arm: str) -> float:
     """How long the engines of `arm` should take to be up: as long as they took the last time."""
-    newest = resume.latest_folder(results, campaign.name)
-    pace = Pace((), before=_events(newest) if newest else ())
-    return pace.expect_s(arm, "launch:") or LAUNCH_S
+    pace, _, _ = _paced(campaign, results, resume.latest_folder(results, campaign.name))
+    return pace.expect_s(arm, "launch:") or 0.0
 
 
-def _prefill_tok_s(campaign: Campaign) -> float:
-    """A first guess at how fast one engine reads a prompt: a GPU by the model's size.
+def _speed(campaign: Campaign) -> Speed:
+    """A first guess at how fast one engine is: on a GPU by the model's size.
 
     An H200 was seen to read 128K tokens of an 8B model at 11,000 a second, and a million of the
     needle model, which is all overhead, at 120,000.
     """
     if campaign.models.node.platform == "cpu":
-        return PREFILL_TOK_S
+        return CPU
     try:
         config = json.loads((Path(campaign.model.path) / "config.json").read_bytes())
         weights: float = 12 * config["num_hidden_layers"] * config["hidden_size"] ** 2
     except (OSError, ValueError, KeyError, TypeError):
-        return 11_000.0
-    return min(120_000.0, 11_000.0 * 8e9 / max(1, weights))
-
-
-def _events(folder: Path) -> Iterator[Event]:
-    path = folder / "events.jsonl"
-    return read_jsonl(path, Event, []) if path.exists() else iter(())
+        return GPU
+    return replace(GPU, prefill_tok_s=min(120_000.0, GPU.prefill_tok_s * 8e9 / max(1, weights)))
 
 
 # ------------------------------------------------------------------------------------- shown
@@ -187,6 +232,8 @@ def as_json(schedule: Schedule) -> bytes:
         "runs_total": schedule.total,
         "runs_left": len(schedule.runs),
         "expect_s": round(schedule.total_s),
+        "expect_from_s": round(schedule.lasts.low),
+        "expect_to_s": round(schedule.lasts.high),
         "basis": schedule.basis,
         "obstacle": str(schedule.obstacle) if schedule.obstacle else None,
         "notes": schedule.notes,
@@ -213,6 +260,8 @@ def _run(schedule: Schedule, run: PlannedRun) -> dict[str, Any]:
             for cell in schedule.campaign.cells
         ],
         "expect_s": round(schedule.seconds(run)),
+        "expect_from_s": round(schedule.span(run).low),
+        "expect_to_s": round(schedule.span(run).high),
         "goes_on_from": str(schedule.left.carried[run.key].run)
         if run.key in schedule.left.carried
         else None,
@@ -235,7 +284,11 @@ def as_text(schedule: Schedule) -> str:
         if run.key in schedule.left.carried:
             lines.append(f"          {schedule.left.carried[run.key]}")
     lines.append("each run: " + ", ".join(c.id for c in (*campaign.gates, *campaign.cells)))
-    lines.append(f"about {clock_text(schedule.total_s)} in all ({schedule.basis})")
+    lasts = schedule.lasts
+    lines.append(
+        f"about {clock_text(lasts.expect)} in all, between {clock_text(lasts.low)} and "
+        f"{clock_text(lasts.high)} ({schedule.basis})"
+    )
     budget = campaign.time_budget_s
     if budget is not None and schedule.total_s > budget:
         lines.append(f"more than the time budget of {clock_text(budget)}: --resume does the rest")
