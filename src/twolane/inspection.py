@@ -23,6 +23,7 @@ from twolane.config import (
     identity,
     load_campaign,
     load_models,
+    owned,
     source,
 )
 from twolane.config.models import Platform
@@ -163,6 +164,7 @@ def doubts(campaign: Campaign) -> list[str]:
     if dummies:
         notes.append(f"weights are dummies: figures only, no verdict ({', '.join(dummies)})")
     notes += [note for arm in campaign.arms for note in _proxy_without_split(arm)]
+    notes += dict.fromkeys(note for arm in campaign.arms for note in _overruled(campaign, arm))
     return [*notes, *_short_windows(campaign.cells)]
 
 
@@ -172,6 +174,18 @@ def _proxy_without_split(arm: Arm) -> Iterator[str]:
     if idle:
         names = ", ".join(word.removeprefix("--").replace("-", "_") for word in idle)
         yield f"{arm.name}: proxy: {names} has no effect, for this arm is no split; leave it out"
+
+
+def _overruled(campaign: Campaign, arm: Arm) -> Iterator[str]:
+    """What models.yaml gives an engine of the arm, and the campaign gives it anew."""
+    owned_here = {"--max-model-len": ("context", campaign.context)}
+    for engine in arm.layout.engines:
+        for option, (key, value) in owned_here.items():
+            for theirs in owned.against(engine.args, {option: value}).values():
+                yield (
+                    f"{engine.name}: {option} {theirs} of {campaign.models.path.name} gives way to "
+                    f"the campaign's {key}, {value}"
+                )
 
 
 def _short_windows(cells: Iterable[AnyCell]) -> Iterator[str]:

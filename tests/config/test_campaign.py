@@ -4,10 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from twolane import plan
+from twolane.cli import cli
 from twolane.config import load_campaign, parse_cell, parse_size
 from twolane.config.cells import NEEDLE_ANSWER, tokens_needed
 from twolane.engines.front import command
@@ -373,3 +375,45 @@ def test_a_proxy_is_not_asked_for_what_it_does_not_know(tmp_path: Path, asks: st
     with pytest.raises(ConfigError) as caught:
         load_campaign(path)
     assert caught.value.place.startswith(f"{path}:12")
+
+
+@pytest.mark.parametrize(
+    ("arm", "what"),
+    [
+        ("args: [--max-model-len 8192]", "--max-model-len 8192 of arm split_1p1d, but the camp"),
+        ("args: [--max_model_len=8192]", "--max-model-len 8192 of arm"),
+        ("args: [--max-model-len, 16k]", "--max-model-len 16k of arm"),
+        ("args: [--max-model-len -1]", "--max-model-len -1 of arm"),
+        ("args: [--max-model-len]", "--max-model-len  of arm"),
+        ("budget: 512, args: [--max-num-batched-tokens 256]", "but its budget is 512"),
+    ],
+)
+def test_an_arm_that_would_lose_to_a_key_is_refused(tmp_path: Path, arm: str, what: str) -> None:
+    path = changed(tmp_path, "layout: split_1p1d, budget: 2048", f"layout: split_1p1d, {arm}")
+    with pytest.raises(ConfigError) as caught:
+        load_campaign(path)
+    assert what in caught.value.what
+    assert caught.value.place.startswith(f"{path}:12:")
+    assert "take" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "args", ["--max-model-len 16384", "--max_model_len=16K", "--max-num-batched-tokens 99"]
+)
+def test_an_arm_may_say_the_same_or_what_no_key_says(tmp_path: Path, args: str) -> None:
+    path = changed(
+        tmp_path, "layout: split_1p1d, budget: 2048", f"layout: split_1p1d, args: [{args}]"
+    )
+    assert args.split(maxsplit=1)[0] in load_campaign(path).arms[2].layout.engines[0].args
+
+
+def test_check_says_that_a_layouts_own_length_gives_way(tmp_path: Path) -> None:
+    models = (CONFIGS / "cpu.yaml").read_text()
+    models = models.replace(
+        "copy_a: {cores: $GROUP_A", "copy_a: {cores: $GROUP_A, args: [--max-model-len 4k]"
+    )
+    path = changed(tmp_path, "name: demo", "name: demo")
+    (tmp_path / "cpu.yaml").write_text(models)
+    told = CliRunner().invoke(cli, ["check", str(path)])
+    said = "note: copy_a: --max-model-len 4k of cpu.yaml gives way to the campaign's context, 16384"
+    assert told.output.count(said) == 1

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from twolane.config import campaign, models, parse_cell
+from twolane.config import models, parse_cell, shapes
 from twolane.config.source import Shape
 
 DOC = (Path(__file__).parents[2] / "docs/campaign.md").read_text()
 SHAPES = [
-    campaign.CampaignShape, campaign.ArmShape, campaign.SloShape,
+    shapes.CampaignShape, shapes.ArmShape, shapes.SloShape,
     models.NodeShape, models.LayoutShape, models.ModelShape, models.ModelsShape,
 ]  # fmt: skip
 
@@ -25,7 +25,7 @@ def test_every_key_is_named(shape: type[Shape]) -> None:
 def test_defaults_are_those_of_the_code() -> None:
     rows = [line.split("|")[1:-1] for line in DOC.splitlines() if line.startswith("| `")]
     told = {row[0].strip(" `"): row[2].strip(" `") for row in rows if len(row) == 3}
-    fields = campaign.CampaignShape.model_fields
+    fields = shapes.CampaignShape.model_fields
     assert told.keys() == fields.keys()
     for key in ("blocks", "order", "swap_groups", "seed", "margin", "start_timeout_s"):
         assert told[key] == str(fields[key].default).lower(), key

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
-from pydantic import ConfigDict, Field
 
-from twolane.config import identity, source
+from twolane.config import identity, owned, source
 from twolane.config.cells import (
     GREEDY_ANSWER,
-    MOST_SECONDS,
     parse_cell,
     parse_size,
     tokens_needed,
@@ -24,20 +22,19 @@ from twolane.config.models import (
     Layout,
     Model,
     Models,
-    VariableName,
     arguments,
     load_models,
     places,
     variable_text,
 )
-from twolane.config.source import Lost, Name, Path_, Shape, YamlFile, nearest
-from twolane.errors import Faults, QuestionError
+from twolane.config.shapes import ArmShape, CampaignShape
+from twolane.config.source import Lost, Path_, YamlFile, nearest
+from twolane.errors import ConfigError, Faults, QuestionError
 from twolane.records import AnyCell, NeedleCell
 
 G = TypeVar("G")
 R = TypeVar("R")
 
-_DURATION = r"^\d+(\.\d+)?[smh]$"
 _SECONDS_IN = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -118,65 +115,6 @@ class Campaign:
 def _plain(layout: Layout) -> dict[str, Any]:
     """A layout as run.json holds it: what nobody asked for is not there, as in older folders."""
     return {key: value for key, value in asdict(layout).items() if key != "proxy" or value}
-
-
-class ProxyShape(Shape):
-    """What an arm may ask of the proxy in front of its engines, by the options' own names."""
-
-    connector: Literal["auto", "pull", "push", "push-at-once"] | None = None
-    tokenise_once: bool | None = None
-    split_from: int | None = Field(default=None, ge=0)
-    backlog: int | None = Field(default=None, ge=1)
-    decode_limit: int | None = Field(default=None, ge=1)
-    kv_limit: float | None = Field(default=None, gt=0, le=1)
-
-    model_config = ConfigDict(strict=True)  # `backlog: true` is no number
-
-    def words(self) -> Iterator[str]:
-        """The options as they stand on the proxy's command line."""
-        for name, value in self.model_dump(exclude_none=True).items():
-            option = f"--{name.replace('_', '-')}"
-            if value is not False:
-                yield from (option,) if value is True else (option, str(value))
-
-
-class ArmShape(Shape):
-    layout: str
-    budget: int | None = Field(default=None, ge=1)
-    args: list[str | int | float] = []
-    env: dict[VariableName, str | int | float | bool] = {}
-    proxy: ProxyShape = ProxyShape()
-    factor: str = ""
-
-
-class SloShape(Shape):
-    """A service level: what a request must meet, and the share of those sent that must."""
-
-    ttft_ms: float | None = Field(default=None, gt=0)
-    tpot_ms: float | None = Field(default=None, gt=0)
-    gap_ms: float | None = Field(default=None, gt=0)
-    share: float = Field(default=0.9, gt=0, le=1)
-
-
-class CampaignShape(Shape):
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
-    models: str
-    model: str
-    context: int | str
-    arms: dict[Name, ArmShape] = Field(min_length=1)
-    cells: list[str] = Field(min_length=1)
-    gates: list[str] = []
-    greedy: list[int | str] = []
-    blocks: int = Field(default=1, ge=1, le=1000)
-    order: Literal["abba", "random"] = "abba"
-    swap_groups: bool = True
-    seed: int = Field(default=1, ge=-(2**63), lt=2**63)  # what every record can hold
-    margin: float = Field(default=0.03, gt=0, lt=1)
-    start_timeout_s: float = Field(default=900, gt=0, le=MOST_SECONDS)
-    allow: list[str] = []
-    slos: dict[str, SloShape] = {}
-    beside_others: bool = False
-    time_budget: str | None = Field(default=None, pattern=_DURATION)
 
 
 def load_campaign(path: Path) -> Campaign:
@@ -299,6 +237,20 @@ class _Reader:
                     made.append(arm)
         return tuple(made)
 
+    def _refuse_contradictions(
+        self, at: Path_, words: Sequence[str], shape: ArmShape, context: int
+    ) -> None:
+        """Raises ConfigError where the arm's own arguments would lose to a key."""
+        faults = Faults()
+        stands = places(self.file, (*at, "args"), shape.args)
+        for owner in _owners(shape, context):
+            for option, value in owned.against(words, {owner.option: owner.value}).items():
+                spelt = next((s for s in stands if s.replace("_", "-") == option), option)
+                place = stands.get(spelt, self.file.place((*at, "args")))
+                what = f"{option} {value} of arm {at[-1]}, but {owner.says}"
+                faults.add(ConfigError(what, place=place, remedy=owner.remedy))
+        faults.refuse()
+
     def _arm(
         self, name: str, shape: ArmShape, model: Model | None, context: int | None
     ) -> Arm | None:
@@ -314,6 +266,7 @@ class _Reader:
                 f"model {model.name} has no layout {shape.layout!r}",
                 nearest(shape.layout, list(model.layouts)),
             )
+        self._refuse_contradictions(at, words, shape, context)
         knobs = [*words, "--max-model-len", str(context)]
         stands = places(self.file, (*at, "args"), shape.args)
         stands |= {"--max-model-len": self.file.place(("context",))}
@@ -336,6 +289,28 @@ def _size(file: YamlFile, at: Path_, given: int | str) -> int:
         return parse_size(str(given))
     except QuestionError as error:
         raise file.fault(at, error.what, error.remedy) from None
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """A key that sets an option of every engine it holds for, and what to do where args differ."""
+
+    option: str
+    value: int
+    says: str
+    remedy: str
+
+
+def _owners(shape: ArmShape, context: int) -> Iterator[_Owner]:
+    yield _Owner(
+        "--max-model-len", context, f"the campaign's context is {context}, which every engine gets",
+        "take it out, or make context what it says; arms of another context are another campaign",
+    )  # fmt: skip
+    if shape.budget is not None:
+        yield _Owner(
+            "--max-num-batched-tokens", shape.budget, f"its budget is {shape.budget}",
+            "say it once: take one of the two out",
+        )  # fmt: skip
 
 
 def _greedy(file: YamlFile, at: Path_, given: int | str, context: int | None) -> int:
