@@ -87,6 +87,25 @@ async def test_streams_are_chunked_for_1_1_and_until_close_for_1_0() -> None:
     old.lose()
 
 
+async def test_what_is_written_leaves_in_one_piece() -> None:
+    def stream(request: Request, reply: Reply) -> None:
+        reply.start(200, [])
+        reply.write(b"first")
+        reply.flush()
+        reply.write(b"second")
+        reply.flush()
+        reply.flush()
+        reply.write(b"last")
+        reply.end()
+
+    one = Side(stream)
+    await one.feed(GET)
+    head, *rest = one.transport.writes
+    assert head.endswith(b"\r\n\r\n5\r\nfirst\r\n")
+    assert rest == [b"6\r\nsecond\r\n", b"4\r\nlast\r\n0\r\n\r\n"]
+    one.lose()
+
+
 async def test_head_has_no_body_that_the_next_reply_could_be_taken_for() -> None:
     for serve in (whole, streamed):
         one = Side(serve)

@@ -16,7 +16,7 @@ from twolane.proxy.body import without_transfer
 from twolane.proxy.exchange import _will_hear_of_it
 from twolane.proxy.handoff import MalformedHandoffError, read_params
 from twolane.proxy.ledger import prompt_ids, read_answer
-from twolane.proxy.leg import LegError, Relay
+from twolane.proxy.leg import Collector, LegError, Relay
 from twolane.proxy.opening import Opening
 from twolane.proxy.refusal import from_error, of_form
 
@@ -147,6 +147,40 @@ async def test_a_d_that_has_refused_tells_nothing_when_its_client_leaves(
         one.on_head(status, SSE)
     connection: Any = SimpleNamespace(aborted_by_us=True, cut_off=False)
     assert _will_hear_of_it(one, connection) == hears
+
+
+@pytest.mark.parametrize(("event", "ends"), [(b'{"choices": [{}]}', 1), (b'{"choices": []}', 0)])
+async def test_a_stream_ends_in_the_read_that_ends_it_where_it_served(
+    event: bytes, ends: int
+) -> None:
+    one = relay()
+    heard: list[bool] = []
+    one.on_stream_end = lambda: heard.append(one.done.done())
+    one.on_head(200, SSE)
+    one.on_body(b"data: " + event + b"\n\n", 0)
+    one.on_end(0)
+    assert heard == [False] * ends
+    assert one.done.done()
+
+
+async def test_who_waits_for_an_answer_may_leave_and_another_wait() -> None:
+    sink = Collector()
+    first = asyncio.create_task(sink.wait(60))
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    second = asyncio.create_task(sink.wait(60))
+    await asyncio.sleep(0)
+    sink.on_head(200, JSON)
+    sink.on_end(7)
+    assert (await second).end_ns == 7
+    assert (await sink.wait(0)).end_ns == 7
+
+
+async def test_an_answer_that_does_not_come_in_time_is_told_so() -> None:
+    with pytest.raises(LegError, match="no answer within 0 s"):
+        await Collector().wait(0)
 
 
 async def test_a_defect_at_the_end_of_an_answer_is_heard_at_once() -> None:

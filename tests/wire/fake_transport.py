@@ -13,6 +13,7 @@ class FakeTransport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.written = b""
+        self.writes: list[bytes] = []
         self.aborted = False
         self.closed = False
         self.reading = True
@@ -28,6 +29,7 @@ class FakeTransport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         assert not self.is_closing(), "written after close"
         self.written += bytes(data)
+        self.writes.append(bytes(data))
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview[Any]]) -> None:
         for data in list_of_data:

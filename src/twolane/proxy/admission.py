@@ -159,12 +159,9 @@ class Admission:
             raise RefusalError(503, "no engine is available", why=f"no usable {missing} engine")
         if not (self._prefill_has_room(p, size) and self.decode_has_room(d, size)):
             return None
-        prefill = self._fleet.reserve("prefill", size)
-        decode = self._fleet.reserve("decode", 0)
-        assert prefill is not None  # peeked in the same turn of the loop
-        assert decode is not None
+        decode = self._fleet.place_on(d, 0)
         decode.promise(self._meter.tokens(size))
-        return Places(prefill, decode)
+        return Places(self._fleet.place_on(p, size), decode)
 
     def _prefill_has_room(self, engine: Engine, size: int) -> bool:
         """A prompt over the limit is let in alone: it would wait for ever otherwise."""

@@ -221,7 +221,7 @@ class Fleet:
     def __init__(self, config: ProxyConfig) -> None:
         self.engines: list[Engine] = []
         self._of: dict[str, list[Engine]] = {}
-        self._turns: dict[EngineRole, int] = {}
+        self._last: dict[EngineRole, Engine] = {}
         self._watchers: dict[Engine, list[asyncio.Task[None]]] = {}
         self.update(config)
         self.freed: Callable[[], None] | None = None  # told when a place or a prompt is done
@@ -254,27 +254,24 @@ class Fleet:
         self, role: EngineRole, prompt_bytes: int, avoid: frozenset[str] = frozenset()
     ) -> Reservation | None:
         """A place on the least loaded usable engine; None where there is none."""
-        index = self._choose(role, avoid)
-        if index is None:
-            return None
-        self._turns[role] = index + 1
-        return self.place_on(self.of(role)[index], prompt_bytes)
+        engine = self.peek(role, avoid)
+        return None if engine is None else self.place_on(engine, prompt_bytes)
 
     def place_on(self, engine: Engine, prompt_bytes: int) -> Reservation:
-        """A place on this engine."""
+        """A place on this engine. Of engines with as little to do, the one behind it is next."""
+        self._last[engine.role] = engine
         return Reservation(engine, prompt_bytes, self._tell_freed)
 
-    def peek(self, role: EngineRole) -> Engine | None:
+    def peek(self, role: EngineRole, avoid: frozenset[str] = frozenset()) -> Engine | None:
         """The engine that `reserve` would take."""
-        index = self._choose(role)
-        return None if index is None else self.of(role)[index]
-
-    def _choose(self, role: EngineRole, avoid: frozenset[str] = frozenset()) -> int | None:
         engines = self.of(role)
         if len(engines) == 1:  # nothing to weigh up
-            return 0 if engines[0].usable and engines[0].name not in avoid else None
+            return engines[0] if engines[0].usable and engines[0].name not in avoid else None
         left_out = frozenset(i for i, engine in enumerate(engines) if engine.name in avoid)
-        return choose([engine.load for engine in engines], self._turns.get(role, 0), left_out)
+        last = self._last.get(role)
+        turn = engines.index(last) + 1 if last in engines else 0
+        index = choose([engine.load for engine in engines], turn, left_out)
+        return None if index is None else engines[index]
 
     def _tell_freed(self) -> None:
         if self.freed is not None:
