@@ -200,9 +200,11 @@ class Proxy:
 
     def _check_key(self, request: Request) -> None:
         """Raises RefusalError 401 where keys are asked for and none of them was given."""
+        if not self._keys:
+            return
         scheme, _, given = (request.header(b"authorization") or "").partition(" ")
         right = [compare_digest(given.strip().encode(), key.encode()) for key in self._keys]
-        if self._keys and not (scheme.lower() == "bearer" and any(right)):
+        if not (scheme.lower() == "bearer" and any(right)):
             raise RefusalError(401, "a valid API key is needed: Authorization: Bearer KEY")
 
     def _asked(self, request: Request, body: Body) -> Asked:

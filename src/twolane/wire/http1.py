@@ -28,6 +28,7 @@ NO_SIZE = 1 << 62  # of what is no plain chunk: no read is as long
 _SIZES = {b"%x" % size: size for size in range(1, 4096)}  # of chunks that hold a token or few
 
 Headers = list[tuple[bytes, bytes]]
+_IN_ONE_PIECE = (bytes, bytearray, memoryview)
 Payload = bytes | bytearray | memoryview | Sequence[bytes | bytearray | memoryview]
 
 
@@ -69,7 +70,7 @@ def request_head(
 
 def payload_size(body: Payload) -> int:
     """Bytes in a body, whole or in pieces."""
-    if isinstance(body, bytes | bytearray | memoryview):
+    if isinstance(body, _IN_ONE_PIECE):
         return len(body)
     return sum(len(piece) for piece in body)
 
@@ -116,7 +117,7 @@ class ClientConnection(asyncio.Protocol):
         self.reusable = False
         self._sink = sink
         self._reset(expects_body=not head.startswith(b"HEAD "))
-        pieces = (body,) if isinstance(body, bytes | bytearray | memoryview) else body
+        pieces = (body,) if isinstance(body, _IN_ONE_PIECE) else body
         stamp_ns = clock.now_ns()
         if payload_size(body) <= SLICE:
             self._transport.writelines((head, *pieces))

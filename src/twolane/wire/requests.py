@@ -148,9 +148,6 @@ class RequestParser:
 
     # ---------------------------------------------------------------------- httptools' calls
 
-    def on_message_begin(self) -> None:
-        self._draft = _Draft()
-
     def on_url(self, piece: bytes) -> None:
         self._draft.target += piece
         if len(self._draft.target) > self._limits.target:
