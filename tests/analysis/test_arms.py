@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.report.synthetic import make
 
-from twolane.analysis.arms import alike, arms, budget_of
+from twolane.analysis.arms import alike, arms, budget_of, flags
 from twolane.analysis.results import load
 
 
@@ -68,3 +68,10 @@ def test_arms_run_alike_if_all_that_they_were_told_is(
     second = msgspec.structs.replace(first, arm="second", engines=engines, proxy=proxy)
     runs = [dataclasses.replace(split, meta=meta) for meta in (first, second)]
     assert alike(arms(runs).values()) == ([("split_1p1d", "second")] if same else [])
+
+
+def test_short_options_of_a_command_line_are_flags_too_and_negative_numbers_are_none() -> None:
+    argv = ["vllm", "serve", "m", "-tp", "2", "--seed", "-1", "-asc=4", "--enforce-eager", "-q"]
+    assert flags(argv) == {
+        "-tp": "2", "--seed": "-1", "-asc": "4", "--enforce-eager": "given", "-q": "given",
+    }  # fmt: skip

@@ -5,6 +5,7 @@ Rules of this file: facts of run.json alone. An arm's facts are those of its fir
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
@@ -123,6 +124,9 @@ def budget_of(argv: list[str]) -> int | None:
     return None
 
 
+_FLAG = re.compile(r"--?[A-Za-z]")  # a dash before a digit is a sign
+
+
 def dummy_weights(engines: Iterable[EngineMeta]) -> bool:
     """Whether an engine was told to make its weights up, so that its answers mean nothing."""
     words = [word for engine in engines for word in engine.argv]
@@ -131,10 +135,12 @@ def dummy_weights(engines: Iterable[EngineMeta]) -> bool:
 
 
 def flags(argv: list[str]) -> dict[str, str]:
-    """`--flag value`, `--flag=value` and bare `--flag` of a command line."""
+    """`--flag value`, `--flag=value` and bare `--flag` of a command line; short ones (`-tp 2`) too,
+    by the name they were given."""
     found: dict[str, str] = {}
     for here, after in zip(argv, [*argv[1:], "--"], strict=False):
-        if here.startswith("--"):
+        if _FLAG.match(here):
             name, equals, value = here.partition("=")
-            found[name] = value if equals else ("given" if after.startswith("--") else after)
+            bare = after == "--" or _FLAG.match(after)
+            found[name] = value if equals else ("given" if bare else after)
     return found

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from twolane.records import Finding
 from twolane.report import drafting
 from twolane.report import told as shape
+from twolane.report.ledger import late
 from twolane.report.metrics import BY_KIND, number, ratio, spoken
 
 # The first kind that shows a metric names it.
@@ -162,6 +163,8 @@ def _ledger(told: shape.LedgerTold) -> str:
     if told.below_zero:
         names = ", ".join(told.below_zero)
         notes.append(f"  Below zero: {names}; that account does not fit into its leg.")
+    if told.late_servers is not None and told.tokens_an_event is not None:
+        notes.append(f"  {late(told.tokens_an_event, told.late_servers)}.")
     return "\n".join([head, *lines, *notes])
 
 

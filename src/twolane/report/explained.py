@@ -7,11 +7,13 @@ own but units.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from twolane.analysis.attribution import Attribution, parts, population
 from twolane.analysis.changes import changes, moved
+from twolane.analysis.delivery import Delivered, fell_behind, servers
 from twolane.analysis.iterations import Placed
 from twolane.analysis.points import Measured
 from twolane.analysis.results import Run
@@ -155,13 +157,13 @@ def _findings(run: Run, about: str) -> list[Finding]:
 def _ledgers(run: Run, requests: Sequence[Request]) -> list[shape.LedgerTold]:
     told = []
     for role in dict.fromkeys(r.role for r in requests if r.role in ROLES):
-        known = [
-            ledger
-            for r in requests
-            if r.role == role and r.error is None and (ledger := parts(r, boot=run.meta.boot))
-        ]
+        answered = [r for r in requests if r.role == role and r.error is None]
+        known = [ledger for r in answered if (ledger := parts(r, boot=run.meta.boot))]
         if any(ledger.parts for ledger in known):
-            told.append(_ledger(ROLES[role], known))
+            summed, delivered = _ledger(ROLES[role], known), Delivered(answered)
+            late = servers(run) if fell_behind(run, delivered) else None
+            rate = delivered.tokens_an_event
+            told.append(replace(summed, tokens_an_event=rate, late_servers=late))
     return told
 
 

@@ -10,9 +10,10 @@ written out beside the bar.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from twolane.analysis.attribution import FINDING_SHARE, Part, Population, parts, population
+from twolane.analysis.delivery import Delivered, fell_behind, servers
 from twolane.analysis.results import Results
 from twolane.clock import MS
 from twolane.records import AnyCell, Role
@@ -43,10 +44,11 @@ VISIBLE = 1 / 600  # of the longest bar's width: about one pixel on a desk
 
 @dataclass(frozen=True)
 class Bars:
-    """One population of requests, by arm."""
+    """One population of requests, by arm, and of which arms an API server fell behind."""
 
     title: str
     arms: Mapping[str, Population]
+    late: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def longest_ns(self) -> int:
@@ -59,18 +61,30 @@ def bars(results: Results, cell: AnyCell, role: Role, title: str) -> Bars | None
     Of a run with very many requests every n-th is taken, so that about MOST of each are.
     """
     every = max([1, *((run.count(cell.id) or 0) // MOST for run in results.runs)])
-    found = {}
+    found, behind = {}, {}
     for arm in results.arms:
-        ledgers = [
-            ledger
-            for run in results.of_arm(arm)
-            for request in run.requests(role, cell=cell.id, gaps=False, every=every)
-            if request.error is None and (ledger := parts(request, boot=run.meta.boot))
-        ]
+        ledgers = []
+        for run in results.of_arm(arm):
+            delivered = Delivered()
+            for request in run.requests(role, cell=cell.id, gaps=False, every=every):
+                if request.error is None and (ledger := parts(request, boot=run.meta.boot)):
+                    ledgers.append(ledger)
+                    delivered.add(request)
+            if rate := fell_behind(run, delivered):
+                behind[arm] = late(rate, servers(run))
         if summed := population(ledgers):
             found[arm] = summed
     sample = f"{title} (every {every}th request)" if every > 1 else title
-    return Bars(sample, found) if found else None
+    return Bars(sample, found, behind) if found else None
+
+
+def late(tokens_an_event: float, servers: int) -> str:
+    """What an engine's API server that falls behind costs, and what to try."""
+    whose = "one API server" if servers == 1 else f"{servers} API servers"
+    return (
+        f"{tokens_an_event:.2f} tokens an event: the engine's {whose} fell behind, and its rest "
+        f"holds the wait; try vLLM's --api-server-count {max(4, 2 * servers)}"
+    )
 
 
 def figure(shown: Bars) -> Markup:
@@ -97,6 +111,7 @@ def _bar(arm: str, one: Population, shown: Bars) -> Markup:
         el("div", segments, class_="bar", role="img", aria_label=said),
         el("span", spoken(one.ttft_ns / MS, "ms", beside=totals), class_="total"),
         _note(one),
+        el("span", shown.late[arm], class_="note") if arm in shown.late else None,
         class_="row",
     )
 

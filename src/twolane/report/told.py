@@ -37,6 +37,8 @@ class LedgerTold:
     median_unexplained_share: float
     finding: bool
     below_zero: list[str]
+    tokens_an_event: float | None = None  # of all `requests`
+    late_servers: int | None = None  # API servers of the engine, if they could not keep up
 
 
 @dataclass(frozen=True)
