@@ -43,7 +43,7 @@ class Watched(Exchange):
     stay: set[str]
     prefilled: list[tuple[str, float]]  # request id and P's time to its first token, ms
 
-    async def _decode(self, handoff: Handoff, place: Reservation, places: Any) -> None:
+    async def _decode(self, handoff: Handoff, place: Reservation) -> None:
         times = self.account.p_times
         if times is not None and times.first_token_ms is not None:
             self.prefilled.append((self.asked.id, times.first_token_ms))
@@ -52,7 +52,7 @@ class Watched(Exchange):
             here.set()
         if self.asked.id in self.stay:
             await asyncio.Event().wait()  # until its client has left
-        await super()._decode(handoff, place, places)
+        await super()._decode(handoff, place)
 
 
 @dataclass

@@ -155,7 +155,7 @@ async def test_a_stream_ends_in_the_read_that_ends_it_where_it_served(
 ) -> None:
     one = relay()
     heard: list[bool] = []
-    one.on_stream_end = lambda: heard.append(one.done.done())
+    one.on_stream_end = lambda ended: heard.append(ended.done.done())
     one.on_head(200, SSE)
     one.on_body(b"data: " + event + b"\n\n", 0)
     one.on_end(0)

@@ -306,7 +306,7 @@ class Exchange:
         self.account.d_engine = engine.name
         try:
             head = self._head(engine, payload_size(body))
-            relay.on_stream_end = lambda: self._end_stream(relay)
+            relay.on_stream_end = self._end_stream
             self.account.d_dispatch_ns = connection.send(head, body, relay)
             relay.follow(connection)
             self._reply.attach(connection)

@@ -151,7 +151,9 @@ class Relay:
         self._on_taken = on_taken
         self._on_first = on_first
         self.generates = generates
-        self.on_stream_end: Callable[[], None] | None = None  # called in the read that ends it
+        # Called in the read that ends a stream. Given the relay: one that it held would make a
+        # circle, which lives until the collector comes.
+        self.on_stream_end: Callable[[Relay], None] | None = None
         self._pieces: list[bytes] = []
         self._size = 0
         self._connection: SplicedConnection | None = None
@@ -262,7 +264,7 @@ class Relay:
             if self.good and not self.streams:
                 self._read()
             elif self.serves and self.on_stream_end is not None:
-                self.on_stream_end()
+                self.on_stream_end(self)
         except Exception as defect:  # as in Collector
             if not self.done.done():
                 self.done.set_exception(defect)
