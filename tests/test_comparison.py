@@ -165,7 +165,7 @@ def test_a_difference_within_the_floor_says_so(tmp_path: Path, folder: Path) -> 
     found = told(folder, "--aa", alike(tmp_path / "aa"))
     (one,) = [c for c in row(found, "worst_gap_ms")["comparisons"] if c["a"] == "copies_256"]
     assert one["outcome"] == "cannot tell"
-    assert "equal arms differed by as much" in one["verdict"]
+    assert "within noise: equal arms were" in one["verdict"]
 
 
 def test_where_no_floor_is_known_the_reason_is_the_true_one(tmp_path: Path, folder: Path) -> None:

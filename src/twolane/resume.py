@@ -267,5 +267,6 @@ def _require_same_question(done: dict[str, Path], planned: Iterable[str], folder
         raise QuestionError(
             f"{len(foreign)} finished runs here belong to another question, first {foreign[0]}",
             place=str(folder),
-            remedy="the campaign was changed since: run it without --resume, into a new folder",
+            remedy="the campaign was changed since: give --blocks as many as there are, or run it "
+            "without --resume, into a new folder",
         )

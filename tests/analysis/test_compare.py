@@ -171,3 +171,45 @@ def test_the_reference_is_an_aggregated_run_of_the_same_block(tmp_path: Path) ->
     for one in found:
         assert by_id[one.run].block == by_id[one.reference].block
         assert by_id[one.reference].meta.engines[0].role == "both"
+
+
+NOISE = "cannot tell, within noise: equal arms were {} % apart, the margin is 3 %"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "floor", "verdict"),
+    [
+        (1.059, 1.0585, NOISE.format("5.8")),
+        (1.045, 1.02, NOISE.format("2")),
+        (1.06, 1.02, "B better"),
+        (1 / 1.061, 1.0585, NOISE.format("5.8")),
+        (1.01, 1.0585, "equal within 3 %"),
+        (1.059, None, "B better"),
+    ],
+)
+def test_what_is_past_the_noise_floor_by_no_more_than_the_margin_is_within_noise(
+    ratio: float, floor: float | None, verdict: str
+) -> None:
+    points = [
+        Point(arm, block, f"{arm}{block}", "c", "m", value, ())
+        for block in range(5)
+        for arm, value in (("a", 100.0 * ratio * (1 + 0.001 * (block % 2))), ("b", 100.0))
+    ]
+    found = compare(points, "a", "b", lower_is_better=True, floor=floor)
+    assert found.verdict == verdict
+    assert found.within_noise == ("within noise" in verdict)
+
+
+def test_no_number_of_blocks_is_promised_where_equal_arms_are_as_far_apart() -> None:
+    values = [(0, 1.02), (1, 1.09), (2, 1.01), (3, 1.08)]
+    points = [Point("a", b, f"a{b}", "c", "m", v, ()) for b, v in values]
+    points += [Point("b", b, f"b{b}", "c", "m", 1.0, ()) for b, _ in values]
+    open_ = compare(points, "a", "b", lower_is_better=True)
+    assert open_.outcome == "cannot tell"
+    assert open_.more_blocks
+    floored = compare(points, "a", "b", lower_is_better=True, floor=1.06)
+    assert floored.more_blocks is None
+    assert not floored.within_noise, "its interval holds 1: it may be larger, or none"
+    assert floored.verdict == (
+        "cannot tell, and equal arms were 6 % apart, so that no more blocks would do at this ratio"
+    )

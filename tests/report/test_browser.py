@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,43 @@ def test_the_verdict_is_on_the_first_screen(opened: Opened) -> None:
     box = verdict.bounding_box()
     assert box is not None
     assert box["y"] + box["height"] < 900
+
+
+def test_what_is_unfolded_is_read_over_the_whole_width(opened: Opened) -> None:
+    """In lines that are neither those of a column nor longer than a page's."""
+    boxes = opened.page.locator(".boxes")
+    folded = boxes.locator("details", has_text="In full")
+    before = boxes.locator(".confidence").bounding_box()
+    folded.locator("summary").click()
+    whole, after = boxes.bounding_box(), boxes.locator(".confidence").bounding_box()
+    line = folded.locator("p").first.bounding_box()
+    assert before is not None
+    assert after is not None
+    assert whole is not None
+    assert line is not None
+    assert after["width"] == pytest.approx(whole["width"], abs=1)
+    if opened.page.viewport_size["width"] > 640:
+        assert after["width"] > before["width"] + 100
+        assert 560 < line["width"] <= 44 * 16
+    folded.locator("summary").click()
+    assert boxes.locator(".confidence").bounding_box() == before
+
+
+def test_a_ratio_and_its_blocks_stand_below_each_other(browser: Any, tmp_path: Path) -> None:
+    folder = make(tmp_path / "r", blocks=2)
+    last = max((folder / "runs").glob("*copies_256*"), key=lambda path: path.name[-6:])
+    shutil.rmtree(last)
+    page_file = write(folder)
+    for width in WIDTHS:
+        one = Opened(browser, page_file, width)
+        pairs = one.page.locator(".told:has(.versus + .versus)")
+        assert pairs.count() > 0
+        for told in pairs.all():
+            first, second = (told.locator(".versus").nth(i).bounding_box() for i in (0, 1))
+            assert first is not None
+            assert second is not None
+            assert second["y"] >= first["y"] + first["height"] - 1
+        one.page.close()
 
 
 def test_the_strips_show_the_stall_as_a_hole(opened: Opened) -> None:

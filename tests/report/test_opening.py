@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from twolane.analysis.compare import Comparison, Outcome
 from twolane.analysis.results import load
 from twolane.cli import cli
 from twolane.records import CellSummary, Code, RunMeta, read_json, write_json
-from twolane.report import again, html, left_out
+from twolane.report import again, html, left_out, opening
+from twolane.report.decision import Line
 from twolane.report.facts import Facts
 from twolane.report.figures import brief
 from twolane.report.machine import without_empty
@@ -178,6 +180,11 @@ def test_verdicts_are_short_under_a_figure(outcome: Outcome, more: int | None, w
     assert brief(found) == words
 
 
+def test_within_noise_is_said_plainly() -> None:
+    found = Comparison("a", "b", "c", "m", 3, 0, "cannot tell", 0.03, 1.06, 1.03, 1.08, floor=1.06)
+    assert brief(found) == "within noise"
+
+
 def test_arms_of_which_a_code_struck_as_many_cells_share_a_line(tmp_path: Path) -> None:
     lost = {arm.name: {GRID.id: [Code(code="FAILED", why=f"{arm.name} failed")]} for arm in ARMS}
     said = left_out.left_out(Facts(load(make(tmp_path / "r", codes=lost))))
@@ -223,3 +230,63 @@ def test_what_a_host_spoilt_is_measured_again_by_a_command_that_exists(tmp_path:
         outcome = CliRunner().invoke(cli, [*command.split()[1:], "--help"])
         assert outcome.exit_code == 0, outcome.output
     assert again.command(demo, ["BUSY"]) == "twolane demo --blocks 3 --resume --redo BUSY"
+
+
+def of(campaign: str, *blocks: int) -> list[RunMeta]:
+    """Runs of a campaign that was to have so many blocks when each was begun."""
+    return [
+        RunMeta(
+            id=f"r{i}", campaign=campaign, arm="a", model="m", layout="l", context=1, block=i,
+            order=i, seed=1, started_at="", boot="", config={"blocks": n}, config_hash="",
+            versions={}, host={}, cells=[],
+        )
+        for i, n in enumerate(blocks)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("metas", "blocks", "words"),
+    [
+        (of("demo", 1), 3, "demo --blocks 3 --resume"),
+        (of("demo", 1, 3), 3, "demo --blocks 3 --resume"),
+        (of("sweep", 2, 2), 4, "run sweep.yaml --blocks 4 --resume"),
+        (of("sweep", 3, 3), 3, "run sweep.yaml --resume"),
+        (of("sweep", 2, 4), 4, "run sweep.yaml --blocks 4 --resume"),
+        (of("a sweep", 2), 5, "run 'a sweep.yaml' --blocks 5 --resume"),
+    ],
+)
+def test_the_command_for_more_blocks_is_one_that_can_be_typed(
+    metas: list[RunMeta], blocks: int, words: str
+) -> None:
+    command = again.with_more_blocks(metas, blocks)
+    assert command == f"twolane {words}"
+    asked = CliRunner().invoke(cli, [*shlex.split(command)[1:], "--help"])
+    assert asked.exit_code == 0, asked.output
+
+
+def test_where_blocks_were_added_what_is_done_again_names_them_all() -> None:
+    metas = of("sweep", 2, 4)
+    assert again.command(metas[0], ["BUSY"], among=metas) == (
+        "twolane run sweep.yaml --blocks 4 --resume --redo BUSY"
+    )
+    demo = of("demo", 1, 3)
+    assert again.command(demo[0], [], among=demo) == "twolane demo --blocks 3 --resume"
+
+
+def test_one_block_says_how_it_becomes_a_verdict(tmp_path: Path) -> None:
+    told = verdict(Facts(load(make(tmp_path / "r"))))
+    assert told.decided.strength == "indicative"
+    said = "`twolane run synthetic.yaml --blocks 3 --resume` adds the blocks for one."
+    assert said in told.confidence
+    assert said in html(load(tmp_path / "r"))
+
+
+def test_what_would_settle_it_is_a_command_to_type(tmp_path: Path) -> None:
+    """Where a number of blocks would do; no full stop where a command ends."""
+    found = Line("To settle it", "against b 2 more blocks would do", "twolane run x --resume")
+    assert str(found) == "To settle it: against b 2 more blocks would do: twolane run x --resume"
+    assert "<code>twolane run x --resume</code>" in str(opening._said(found))
+    parts = Line("KV transfer", "one came\nIt moved 1 GB")
+    assert str(parts) == "KV transfer: one came. It moved 1 GB."
+    assert str(opening._said(parts)).count('class="say"') == 2
+    assert str(opening._said(Line("Still lost", "nothing"))) == "nothing"

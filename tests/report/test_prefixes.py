@@ -97,7 +97,7 @@ def test_compare_tells_it_in_text_and_as_json(tmp_path: Path) -> None:
     folder = make(tmp_path / "r")
     told = CliRunner().invoke(cli, ["compare", str(folder)])
     words = plain(told.output)
-    assert "Largest token budget by prefix inside the prompt, beside 1 reader:" in words
+    assert "Largest token budget for a chunk, by prefix, beside 1 reader:" in words
     assert re.search(r"131,072 +1,024 \(gave 29 ms\) +8,192 \(gave 191 ms\)", words)
     assert "60 ms before its first chunk" in words
     data = json.loads(CliRunner().invoke(cli, ["compare", str(folder), "--json"]).output)

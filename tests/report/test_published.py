@@ -81,9 +81,9 @@ def test_the_transfer_behind_the_splits_pause_is_told_with_its_remedy(needle: Pa
     facts = Facts(load(needle))
     said = verdict(facts).decided.line("KV transfer").replace("\N{NARROW NO-BREAK SPACE}", " ")
     assert said == (
-        "the 756 ms pause of split_1p1d in block 1 coincides with one: 1.02 GB in 125,000 "
-        "descriptors, 0.78 s, of which the decode engine was posting for 0.71 s; TWOLANE_KV_RUNS=1 "
-        "in both engines\u2019 environment joins its pieces"
+        "one coincides with the 756 ms pause of split_1p1d in block 1. It moved 1.02 GB in "
+        "125,000 pieces (descriptors) and took 0.78 s, 0.71 s of it for posting by the decode "
+        "engine. TWOLANE_KV_RUNS=1 in both engines\u2019 environment joins the pieces"
     )
     page = html(facts.results).replace("\N{NARROW NO-BREAK SPACE}", " ")
     assert "<span>prefill 7.16 s</span>" in page
@@ -112,15 +112,17 @@ def test_blocks_that_overlap_have_no_winner(in_runs: Facts) -> None:
     told = verdict(in_runs)
     decided = told.decided
     assert decided.headline.replace("\N{NARROW NO-BREAK SPACE}", " ") == (
-        "No winner yet: 303 ms with split_in_runs against 353 ms with copies is within the noise"
+        "No winner yet: 303 ms with split_in_runs and 353 ms with copies are not told apart"
     )
     assert decided.line("Worst pause").replace("\N{NARROW NO-BREAK SPACE}", " ") == (
         "by block, 351 ms and 255 ms with split_in_runs, 320 ms and 385 ms with copies; the other "
-        "way round beside 16 readers"
+        "way round beside 16 readers (325 ms with split_in_runs, 300 ms with copies)"
     )
     assert decided.line("Still lost").startswith("2 of 2 readers stalled (1 of 2 with copies)")
     assert decided.line("Costs against copies").startswith("short prompts of 1,024 tokens, 256 us")
     assert decided.line("To settle it") == "against copies 20 more blocks would do (a guess from 2)"
+    (settling,) = [line.command for line in decided.lines if line.command]
+    assert settling == "twolane run split_in_runs.yaml --blocks 22 --resume"
     assert decided.line("KV transfer") == ""
     assert (
         "equal arms (A/A: same_copies against copies, 1 block) were apart by at most 13 % in worst "

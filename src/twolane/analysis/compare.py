@@ -100,18 +100,32 @@ class Comparison:
         return self.outcome
 
     @property
-    def below_floor(self) -> bool:
-        """Whether the estimate is no further from 1 than equal arms were in some block."""
-        known = self.ratio is not None and self.floor is not None
-        return known and abs(math.log(self.ratio or 1)) <= math.log(self.floor or 1)
+    def within_noise(self) -> bool:
+        """Whether the blocks tell it from 1, and it is no verdict since equal arms were as far
+        apart."""
+        clear = self.low is not None and self.high is not None and (self.low > 1 or self.high < 1)
+        return clear and self._as_equal_arms
+
+    @property
+    def _as_equal_arms(self) -> bool:
+        return (
+            self.outcome == "cannot tell"
+            and self.more_blocks is None
+            and not self.confounded
+            and self.ratio is not None
+            and _within(math.log(self.ratio), self.floor, self.margin)
+        )
 
     def _further(self) -> str:
         if self.confounded:
             return f"the arms also differ in {', '.join(self.confounded)}"
         if self.blocks == 0:
             return "no block has a valid point of both arms"
-        if self.more_blocks is None and self.below_floor:
-            return f"equal arms differed by as much ({(self.floor or 1) * 100 - 100:.2g} %)"
+        if self._as_equal_arms:
+            apart = f"equal arms were {(self.floor or 1) * 100 - 100:.2g} % apart"
+            if self.within_noise:
+                return f"within noise: {apart}, the margin is {self.margin * 100:g} %"
+            return f"and {apart}, so that no more blocks would do at this ratio"
         if self.more_blocks is None:
             return f"more than {FORESEEABLE} further blocks would be needed"
         return f"{self.more_blocks} more block{'s' * (self.more_blocks != 1)} would do"
@@ -131,7 +145,8 @@ def compare(
 
     Several runs of an arm in one block (a mirrored block) count as one, by their geometric mean.
     `confounded` names severe differences that nobody declared: with any, it cannot tell.
-    `floor` is `noise_floor`'s ratio: an estimate within it is no difference.
+    `floor` is `noise_floor`'s ratio: an estimate that is past it by no more than the margin is no
+    difference, and no further block makes it one.
     Raises ValueError if the points are of several cells or metrics.
     """
     mine = _of(points, a, b)
@@ -150,8 +165,8 @@ def compare(
     low, high = interval(ratios)
     outcome = _outcome(centre, low, high, margin, lower_is_better)
     further = _more_blocks(ratios, margin) if outcome == "cannot tell" else 0
-    floored = outcome in ("A better", "B better") and abs(centre) <= math.log(floor or 1)
-    if confounded or floored:
+    past = outcome != "equal" and abs(centre) > math.log1p(margin)
+    if confounded or (past and _within(centre, floor, margin)):
         outcome, further = "cannot tell", None
     return Comparison(
         *(a, b, cell, metric, n, left_out, outcome, margin),
@@ -162,6 +177,11 @@ def compare(
         confounded=confounded,
         floor=floor,
     )
+
+
+def _within(centre: float, floor: float | None, margin: float) -> bool:
+    """Whether a log-ratio is what equal arms show: they are equal within the margin, too."""
+    return floor is not None and abs(centre) <= math.log(floor) + math.log1p(margin)
 
 
 def noise_floor(points: Iterable[Point], pairs: Iterable[tuple[str, str]]) -> float | None:

@@ -71,6 +71,9 @@ def demo(
 @cli.command()
 @click.argument("path", metavar="CAMPAIGN", type=click.Path(path_type=Path))
 @RESUME
+@click.option("--blocks", "total", type=click.IntRange(1, 1000), metavar="N",
+              help="How many blocks there are to be, in place of the file's; with --resume, more "
+              "than were measured are added.")  # fmt: skip
 @click.option("--block", "blocks", multiple=True, type=click.IntRange(1),
               help="Only this block, counted from 1; may be given again.")  # fmt: skip
 @click.option("--arm", "arms", multiple=True, metavar="NAME",
@@ -84,6 +87,7 @@ def run(
     path: Path,
     *,
     resume: bool,
+    total: int | None,
     blocks: tuple[int, ...],
     arms: tuple[str, ...],
     redo: tuple[str, ...],
@@ -105,10 +109,14 @@ def run(
       twolane run configs/demo.yaml --dry-run
       twolane run configs/demo.yaml
       twolane run configs/demo.yaml --resume
+      twolane run configs/demo.yaml --blocks 5 --resume
     """
     _require_resumed(redo, resume=resume)
     planned = allowing(load_campaign(path), allow)
     again = ["run", str(path)]
+    if total is not None:
+        planned = dataclasses.replace(planned, blocks=total)
+        again += ["--blocks", str(total)]
     for option, values in (("--block", blocks), ("--arm", arms), ("--allow", allow)):
         for value in values:
             again += [option, str(value)]

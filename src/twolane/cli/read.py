@@ -32,8 +32,9 @@ def report_(folder: Path, as_json: bool) -> None:
     facts = Facts(stored.load(folder))
     page = report.write(folder, facts)
     told = answers.answers(facts)
-    run = facts.results.runs[0].meta if facts.results.runs else None
-    missing = unanswered(facts, again.command(run, ()) if run else f"twolane report {folder}")
+    metas = [run.meta for run in facts.results.runs]
+    resume = again.command(metas[0], (), among=metas) if metas else f"twolane report {folder}"
+    missing = unanswered(facts, resume)
     if as_json:
         asked = [{"question": a.question, "answer": a.answer, "state": a.state,
                   "missing": a.missing} for a in told]  # fmt: skip

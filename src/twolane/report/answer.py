@@ -22,7 +22,10 @@ NOTHING = "\N{EN DASH}"
 
 @dataclass(frozen=True)
 class Answer:
-    """`rows` under `head` are what the sentence was made from; `tabled` ones are read there."""
+    """`rows` under `head` are what the sentence was made from; `tabled` ones are read there.
+
+    `about` says what the question is of, where another one sounds alike.
+    """
 
     id: str
     question: str
@@ -32,6 +35,7 @@ class Answer:
     head: tuple[str, ...] = ()
     rows: Rows = ()
     tabled: bool = False
+    about: str = ""
 
 
 def state(known: bool, sure: bool) -> State:

@@ -35,7 +35,8 @@ def plain(told: Iterable[Answer]) -> str:
 
 def _lines(one: Answer) -> str:
     lacks = f"\n  To know more: {one.missing}." if one.missing else ""
-    return f"{one.question} [{one.state}]\n  {one.answer}{lacks}"
+    about = f"\n  {one.about}" if one.about else ""
+    return f"{one.question} [{one.state}]{about}\n  {one.answer}{lacks}"
 
 
 def section(facts: Facts) -> Markup | None:
@@ -54,6 +55,7 @@ def _card(one: Answer) -> Markup:
             " ",
             el("span", one.state, class_=f"state {one.state.replace(' ', '-')}"),
         ),
+        el("p", one.about, class_="about") if one.about else None,
         _told(one),
         lacks if one.missing else None,
         id=anchor(f"answer-{one.id}"),

@@ -17,8 +17,15 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 
+ABOUT = (
+    "The longest pause from the prompt\u2019s arrival to its first token: that before its first "
+    "chunk (entry) and that with its first token (exit) count too. The next answer is of the "
+    "chunks alone, so it can allow more."
+)
+
+
 def budget(facts: Facts, limits: Sequence[BudgetLimit]) -> Answer | None:
-    question = "Which token budget keeps a reader\u2019s pause short?"
+    question = "Which token budget keeps every pause of a reader short, over the whole prompt?"
     if not limits:
         if facts.interference is None and not _planned(facts):
             return None
@@ -51,6 +58,7 @@ def budget(facts: Facts, limits: Sequence[BudgetLimit]) -> Answer | None:
         ),
         tuple(_budget_row(one, names, readers[one.victims]) for one in limits),
         tabled=True,
+        about=ABOUT if facts.prefixes else "",
     )
 
 

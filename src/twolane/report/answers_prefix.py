@@ -13,6 +13,13 @@ from twolane.report.metrics import spoken
 FIGURES = "figures, not a verdict: the weights are made up"
 
 
+ABOUT = (
+    "The pause that a chunk makes which brings the prompt to that prefix, and no other: what comes "
+    "before the first chunk and with the prompt\u2019s first token is in the answer above, and "
+    "makes it the stricter one."
+)
+
+
 def told(facts: Facts) -> list[Prefixes]:
     """Those of which any budget was seen in any band."""
     return [one for one in facts.prefixes if one.lines]
@@ -34,10 +41,11 @@ def prefix(facts: Facts) -> Answer | None:
     opening = [] if verdict else [f"{FIGURES[0].upper()}{FIGURES[1:]}."]
     return Answer(
         "prefix",
-        "Which token budget keeps a reader\u2019s pause short at which prefix inside the prompt?",
+        "Which token budget keeps the pause of a chunk short, by how far the prompt is read?",
         " ".join([*opening, *parts]),
         graded(grades, sure),
         lacking("" if one.verdict else "a model whose needles are found" for one in found),
+        about=ABOUT if facts.answers.limits else "",
     )
 
 
@@ -112,7 +120,7 @@ def plain(facts: Facts) -> list[str]:
 
 def _plain(facts: Facts, one: Prefixes) -> list[str]:
     marked = "" if one.verdict else f" ({FIGURES})"
-    head = f"Largest token budget by prefix inside the prompt, {title(facts, one).lower()}{marked}:"
+    head = f"Largest token budget for a chunk, by prefix, {title(facts, one).lower()}{marked}:"
     rows = [["prefix up to", *(f"under {limit:g} ms" for limit in one.limits_ms)]]
     rows += [[f"{top:,}", *(_in_brackets(held) for held in _row(one, top))] for top in one.tops]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

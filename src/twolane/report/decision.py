@@ -39,13 +39,22 @@ Strength = Literal["settled", "indicative", "open", "spoiled", "none"]
 
 @dataclass(frozen=True)
 class Line:
-    """One line of evidence under the decision; `of` names what it is about."""
+    """One line of evidence under the decision; `of` names what it is about.
+
+    Its `words` may be of several `parts`, a line of text each; `command` is to be typed.
+    """
 
     of: str
     words: str
+    command: str = ""
+
+    @property
+    def parts(self) -> list[str]:
+        return self.words.split("\n")
 
     def __str__(self) -> str:
-        return f"{self.of}: {self.words}."
+        told = f"{self.of}: {'. '.join(self.parts)}"
+        return f"{told}: {self.command}" if self.command else f"{told}."
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ class Decision:
 
     def line(self, of: str) -> str:
         """The words of one line; empty where there is none."""
-        return next((line.words for line in self.lines if line.of == of), "")
+        return next((". ".join(line.parts) for line in self.lines if line.of == of), "")
 
 
 def decide(facts: Facts, cell: InterferenceCell) -> Decision:
@@ -94,7 +103,7 @@ def decide(facts: Facts, cell: InterferenceCell) -> Decision:
         Line("KV transfer", transfers.cause(facts, cell)),
         Line(STILL, losses.sentence(facts, cell, chosen.arm, other)),
         _costs(facts, cell, chosen.arm, other),
-        Line("To settle it", doubts),
+        Line("To settle it", doubts, _settling(facts, cell, chosen, others)),
     )
     lines = tuple(line for line in told if line.words)
     return Decision(headline + rest, lines, strength, chosen.arm, rival.arm)
@@ -171,14 +180,17 @@ def _other_cells(facts: Facts, cell: InterferenceCell) -> list[InterferenceCell]
 
 
 def _reversed(facts: Facts, cell: InterferenceCell, arm: str, rival: str) -> str:
-    """Where it is, if the rival's pause is the shorter one there."""
+    """Where it is, with both figures, if the rival's pause is the shorter one there."""
     mine, theirs = (facts.figure(cell, WORST.key, one) for one in (arm, rival))
     if mine.excluded or theirs.excluded or _value(mine) <= _value(theirs) or not theirs.value:
         return ""
     asked = facts.interference
+    both = [_value(mine), _value(theirs)]
+    told = [spoken(value, WORST.unit, beside=both) for value in both]
+    figures = f"({told[0]} with {arm}, {told[1]} with {rival})"
     if asked is not None and cell.victims != asked.victims:
-        return f"beside {cell.victims} reader{'s' * (cell.victims != 1)}"
-    return f"at {cell.prompt:,} tokens"
+        return f"beside {cell.victims} reader{'s' * (cell.victims != 1)} {figures}"
+    return f"at {cell.prompt:,} tokens {figures}"
 
 
 def _unsettled(found: Comparison) -> bool:
@@ -216,7 +228,8 @@ def _once(facts: Facts, clean: list[Figure]) -> list[Figure]:
 def _remedy(facts: Facts, code: str) -> str:
     if without := unproven.remedy(facts, [code]):
         return without
-    return codes.remedy(code, again.command(facts.results.runs[0].meta, [code]))
+    metas = [run.meta for run in facts.results.runs]
+    return codes.remedy(code, again.command(metas[0], [code], among=metas))
 
 
 def _opening(
@@ -252,8 +265,8 @@ def _pauses(
         rival = min((one for one in others if one.arm in {c.b for c in unsettled}), key=_value)
         both = [_value(chosen), _value(rival)]
         mine, theirs = (spoken(value, WORST.unit, beside=both) for value in both)
-        told = f"{mine} with {chosen.arm} against {theirs} with {rival.arm}"
-        return "open", f"No winner yet: {told} is within the noise", _doubts(unsettled)
+        told = f"{mine} with {chosen.arm} and {theirs} with {rival.arm}"
+        return "open", f"No winner yet: {told} are not told apart", _doubts(unsettled)
     leads = f"So far {chosen.arm} leads"
     if not _shortest(chosen, others):
         leads += ", as good as the shortest worst pause and with the better throughput"
@@ -272,6 +285,20 @@ def _doubts(unsettled: Sequence[Comparison]) -> str:
     told = "; ".join(f"against {listed(arms)} {words}" for words, arms in by_words.items())
     guess = [one.blocks for one in unsettled if one.more_blocks]
     return f"{told} (a guess from {max(guess)})" if guess else told
+
+
+def _settling(
+    facts: Facts, cell: InterferenceCell, chosen: Figure, others: Sequence[Figure]
+) -> str:
+    """The command that measures the blocks which are missing; empty where none would help."""
+    metas = [run.meta for run in facts.results.runs]
+    found = [facts.versus(cell, WORST, chosen.arm, other.arm) for other in others]
+    more = [one.more_blocks or 0 for one in found if one.outcome == "cannot tell"]
+    once = any(one.outcome == "indicative" for one in found)
+    further = max([*more, int(once and not facts.results.absent)], default=0)
+    if not further and not (once and facts.results.absent):
+        return ""
+    return again.with_more_blocks(metas, facts.blocks + further)
 
 
 def _doubt(found: Comparison) -> str:

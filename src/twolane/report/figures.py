@@ -103,8 +103,8 @@ def brief(found: Comparison) -> str:
         return words.get(found.outcome, found.verdict)
     if found.confounded:
         return "cannot tell, confounded"
-    if found.more_blocks is None and found.below_floor:
-        return "cannot tell, as equal arms"
+    if found.within_noise:
+        return "within noise"
     if found.more_blocks is None:
         return f"cannot tell, >{FORESEEABLE} blocks"
     guess = f"{found.more_blocks} more block{'s' * (found.more_blocks != 1)}"

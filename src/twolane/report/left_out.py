@@ -148,6 +148,7 @@ def _redo(facts: Facts) -> list[Markup | str]:
     if LITTLE in codes:
         told.append(f" {LITTLE}: {REMEDIES[LITTLE]}.")
     if others := [code for code in codes if code != LITTLE]:
-        command = again.command(facts.results.runs[0].meta, others)
+        metas = [run.meta for run in facts.results.runs]
+        command = again.command(metas[0], others, among=metas)
         told += [" Again: ", el("code", command)]
     return told

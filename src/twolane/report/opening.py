@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from twolane.report import glossary, left_out, otherwise, pauses
-from twolane.report.decision import Decision
+from twolane.report.decision import Decision, Line
 from twolane.report.facts import Facts
 from twolane.report.markup import Markup, details, el, join
 from twolane.report.metrics import day
@@ -39,8 +39,15 @@ def opening(facts: Facts, told: Verdict) -> Markup:
 def _decision(decided: Decision) -> Markup | None:
     if not decided.headline:
         return None
-    lines = [el("p", el("b", line.of), " ", line.words) for line in decided.lines]
+    lines = [el("p", el("b", line.of), " ", _said(line)) for line in decided.lines]
     return el("div", el("p", f"{decided.headline}."), lines, class_=f"decision {decided.strength}")
+
+
+def _said(line: Line) -> Markup | str:
+    if len(line.parts) == 1 and not line.command:
+        return line.words
+    parts = [el("span", part, " ", class_="say") for part in line.parts]
+    return el("span", parts, el("code", line.command) if line.command else None)
 
 
 def _finding(facts: Facts, told: Verdict) -> Markup | None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Final
 
 from twolane.analysis.compare import Comparison, Outcome
 from twolane.analysis.confounds import Confound
 from twolane.records import AnyCell, InterferenceCell
+from twolane.report import again
 from twolane.report.answer import first_up, listed
 from twolane.report.decision import within_null
 from twolane.report.facts import Facts, Figure, descriptions, inside
@@ -24,6 +26,11 @@ WORST, LOST, QUIET = INTERFERENCE[0], INTERFERENCE[3], INTERFERENCE[5]
 _UNEQUAL = 1.2
 # Null runs that show this share of some arm's loss are no matter of rounding.
 _RESTLESS = 0.1
+
+
+FEWEST_BLOCKS: Final = 3
+"""For a verdict worth its name: of equal spread, Student's t makes an interval of two blocks 3.6
+times as wide as one of three."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,9 @@ def sure(
             ),
         )
     if facts.blocks == 1:
-        return (Note("Indicative: one block shows no spread, so this is not a verdict."),)
+        short = "Indicative: one block shows no spread, so this is not a verdict."
+        command = again.with_more_blocks([r.meta for r in facts.results.runs], FEWEST_BLOCKS)
+        return (Note(short, f"{short} `{command}` adds the blocks for one."),)
     told = [facts.versus(cell, WORST, best.arm, other) for other in others]
     floored = within_null(facts, cell, best)
     return (

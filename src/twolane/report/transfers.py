@@ -20,27 +20,37 @@ IN_RUNS = "TWOLANE_KV_RUNS"
 
 def told(moved: Transfers) -> str:
     """`1.02 GB in 125,000 descriptors, 0.78 s, of which ... posting for 0.71 s`."""
-    size = moved.moved_bytes / 1e9
-    amount = spoken(size, "GB") if size >= 1 else spoken(size * 1e3, "MB")
     return (
-        f"{amount} in {moved.descriptors:,.0f} descriptor{'s' * (moved.descriptors != 1)}, "
+        f"{_amount(moved)} in {moved.descriptors:,.0f} descriptor{'s' * (moved.descriptors != 1)}, "
         f"{number(moved.xfer_s)} s, "
         f"of which the decode engine was posting for {number(moved.post_s)} s"
     )
 
 
+def _amount(moved: Transfers) -> str:
+    size = moved.moved_bytes / 1e9
+    return spoken(size, "GB") if size >= 1 else spoken(size * 1e3, "MB")
+
+
 def cause(facts: Facts, cell: InterferenceCell) -> str:
-    """Of the first clean run of a split whose worst pause is mostly posting; else empty."""
+    """Of the first clean run of a split whose worst pause is mostly posting, a line each: what
+    coincides, what moved, what helps; else empty."""
     for run in facts.results.runs:
         arm = facts.layouts.get(run.arm)
         if arm is None or not arm.split or facts.codes(run, cell) or _in_runs(run):
             continue
         if found := _explained(run, cell):
             pause_ms, moved = found
-            return (
-                f"the {spoken(pause_ms, 'ms')} pause of {run.arm} in block {run.block + 1} "
-                f"coincides with one: {told(moved)}; {IN_RUNS}=1 in both engines\u2019 "
-                "environment joins its pieces"
+            pieces = f"{moved.descriptors:,.0f} piece{'s' * (moved.descriptors != 1)}"
+            return "\n".join(
+                [
+                    f"one coincides with the {spoken(pause_ms, 'ms')} pause of {run.arm} in block "
+                    f"{run.block + 1}",
+                    f"It moved {_amount(moved)} in {pieces} (descriptors) and took "
+                    f"{number(moved.xfer_s)} s, {number(moved.post_s)} s of it for posting by the "
+                    "decode engine",
+                    f"{IN_RUNS}=1 in both engines\u2019 environment joins the pieces",
+                ]
             )
     return ""
 
