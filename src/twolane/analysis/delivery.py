@@ -3,7 +3,7 @@
 vLLM's API server, one process unless `--api-server-count` says more, hands on every stream's tokens
 of every step. Where it falls behind, tokens of a stream that wait for it are merged into one event
 (`RequestOutputCollector`, v1/engine/output_processor.py), and a first token waits as long: the
-ledger has that time in the engine's rest. On two H200s the decode engine of a split gave 1.8 tokens
+ledger has that time in the engine's rest. On two H200s the decode engine of a split gave 1.7 tokens
 an event among 256 users and 1.0 with four API servers (docs/results/h200-two-servers).
 """
 
