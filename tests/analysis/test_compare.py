@@ -173,21 +173,22 @@ def test_the_reference_is_an_aggregated_run_of_the_same_block(tmp_path: Path) ->
         assert by_id[one.reference].meta.engines[0].role == "both"
 
 
-NOISE = "cannot tell, within noise: equal arms were {} % apart, the margin is 3 %"
+NOISE = "cannot tell, within noise: equal arms were {} % apart"
 
 
 @pytest.mark.parametrize(
     ("ratio", "floor", "verdict"),
     [
-        (1.059, 1.0585, NOISE.format("5.8")),
-        (1.045, 1.02, NOISE.format("2")),
+        (1.058, 1.0585, NOISE.format("5.8")),
+        (1 / 1.057, 1.0585, NOISE.format("5.8")),
+        (1.059, 1.0585, "B better, barely: equal arms were 5.8 % apart"),
+        (1 / 1.061, 1.0585, "A better, barely: equal arms were 5.8 % apart"),
         (1.06, 1.02, "B better"),
-        (1 / 1.061, 1.0585, NOISE.format("5.8")),
         (1.01, 1.0585, "equal within 3 %"),
         (1.059, None, "B better"),
     ],
 )
-def test_what_is_past_the_noise_floor_by_no_more_than_the_margin_is_within_noise(
+def test_a_verdict_says_where_it_stands_against_equal_arms(
     ratio: float, floor: float | None, verdict: str
 ) -> None:
     points = [

@@ -25,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,9 @@ class Point:
         return not self.codes and self.value is not None and 0 < self.value < math.inf
 
 
+_DIFFERENT: Final = ("A better", "B better")
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Arm A against arm B. `ratio` is A/B, the median over blocks; `low`, `high` its interval.
@@ -97,7 +100,14 @@ class Comparison:
             return f"equal within {self.margin * 100:g} %"
         if self.outcome == "cannot tell":
             return f"cannot tell, {self._further()}"
-        return self.outcome
+        return f"{self.outcome}, barely: {self._apart}" if self.barely else self.outcome
+
+    @property
+    def barely(self) -> bool:
+        """Whether a difference is past what equal arms were apart by no more than the margin."""
+        if self.ratio is None or self.floor is None or self.outcome not in _DIFFERENT:
+            return False
+        return _within(math.log(self.ratio), self.floor * (1 + self.margin))
 
     @property
     def within_noise(self) -> bool:
@@ -113,8 +123,12 @@ class Comparison:
             and self.more_blocks is None
             and not self.confounded
             and self.ratio is not None
-            and _within(math.log(self.ratio), self.floor, self.margin)
+            and _within(math.log(self.ratio), self.floor)
         )
+
+    @property
+    def _apart(self) -> str:
+        return f"equal arms were {(self.floor or 1) * 100 - 100:.2g} % apart"
 
     def _further(self) -> str:
         if self.confounded:
@@ -122,10 +136,9 @@ class Comparison:
         if self.blocks == 0:
             return "no block has a valid point of both arms"
         if self._as_equal_arms:
-            apart = f"equal arms were {(self.floor or 1) * 100 - 100:.2g} % apart"
             if self.within_noise:
-                return f"within noise: {apart}, the margin is {self.margin * 100:g} %"
-            return f"and {apart}, so that no more blocks would do at this ratio"
+                return f"within noise: {self._apart}"
+            return f"and {self._apart}, so that no more blocks would do at this ratio"
         if self.more_blocks is None:
             return f"more than {FORESEEABLE} further blocks would be needed"
         return f"{self.more_blocks} more block{'s' * (self.more_blocks != 1)} would do"
@@ -145,8 +158,8 @@ def compare(
 
     Several runs of an arm in one block (a mirrored block) count as one, by their geometric mean.
     `confounded` names severe differences that nobody declared: with any, it cannot tell.
-    `floor` is `noise_floor`'s ratio: an estimate that is past it by no more than the margin is no
-    difference, and no further block makes it one.
+    `floor` is `noise_floor`'s ratio: an estimate within it is no difference, and no further block
+    makes it one.
     Raises ValueError if the points are of several cells or metrics.
     """
     mine = _of(points, a, b)
@@ -165,8 +178,7 @@ def compare(
     low, high = interval(ratios)
     outcome = _outcome(centre, low, high, margin, lower_is_better)
     further = _more_blocks(ratios, margin) if outcome == "cannot tell" else 0
-    past = outcome != "equal" and abs(centre) > math.log1p(margin)
-    if confounded or (past and _within(centre, floor, margin)):
+    if confounded or (outcome != "equal" and _within(centre, floor)):
         outcome, further = "cannot tell", None
     return Comparison(
         *(a, b, cell, metric, n, left_out, outcome, margin),
@@ -179,9 +191,9 @@ def compare(
     )
 
 
-def _within(centre: float, floor: float | None, margin: float) -> bool:
-    """Whether a log-ratio is what equal arms show: they are equal within the margin, too."""
-    return floor is not None and abs(centre) <= math.log(floor) + math.log1p(margin)
+def _within(centre: float, floor: float | None) -> bool:
+    """Whether a log-ratio is no further from 0 than equal arms were in some block."""
+    return floor is not None and abs(centre) <= math.log(floor)
 
 
 def noise_floor(points: Iterable[Point], pairs: Iterable[tuple[str, str]]) -> float | None:

@@ -100,7 +100,7 @@ def brief(found: Comparison) -> str:
     """The verdict in the few words that have room under a figure."""
     words = {"A better": "better", "B better": "worse", "indicative": "one block"}
     if found.outcome != "cannot tell":
-        return words.get(found.outcome, found.verdict)
+        return "barely " * found.barely + words.get(found.outcome, found.verdict)
     if found.confounded:
         return "cannot tell, confounded"
     if found.within_noise:
