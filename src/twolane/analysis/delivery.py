@@ -60,7 +60,7 @@ def servers(run: Run) -> int:
 
 def _count(given: Mapping[str, str]) -> int:
     found = next((given[name] for name in SERVERS if name in given), "")
-    return int(found) if found.isdigit() else 1
+    return max(1, int(found)) if found.isdigit() else 1
 
 
 def _by_design(argv: list[str]) -> bool:
