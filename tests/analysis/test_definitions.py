@@ -34,7 +34,7 @@ CELLS: tuple[tuple[AnyCell, tuple[Role, ...]], ...] = (
     (NeedleCell(id="n", prompt=9), ("needle",)),
 )
 
-PINNED = {2: "ba7ca923486cd348"}
+PINNED = {3: "534e74e578102a20"}
 
 
 def requests(cell: AnyCell, roles: tuple[Role, ...]) -> Iterator[Request]:

@@ -83,6 +83,16 @@ def test_a_gap_that_ends_after_the_first_token_counts() -> None:
     assert one.worst_gap_ms == 500
 
 
+def test_a_pause_after_the_first_token_is_told_apart_from_one_before_it() -> None:
+    late = every_20_ms(0, 3000) + every_20_ms(3130, 6000)
+    (one,) = stats.victims([victim(late), fired(2005, 2505)])
+    assert (one.worst_gap_ms, one.after_worst_gap_ms) == (20, 130)
+    (one,) = stats.victims([victim(late), fired(2005, 3001)])
+    assert (one.worst_gap_ms, one.after_worst_gap_ms) == (130, 20), "it began before it"
+    (one,) = stats.victims([victim(STALLED), fired(3000, 3500)])
+    assert (one.worst_gap_ms, one.after_worst_gap_ms) == (20, 20), "it was over before"
+
+
 def test_a_gap_of_the_quiet_phase_does_not_count() -> None:
     (one,) = stats.victims([victim(STALLED), fired(3000, 3500)])
     assert one.worst_gap_ms == 20

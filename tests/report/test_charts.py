@@ -50,7 +50,7 @@ def test_every_compared_figure_has_its_ratio_and_verdicts_their_colour(tmp_path:
     facts = Facts(load(make(tmp_path / "r", blocks=3)))
     found = {(row.cell.id, row.metric.key, row.arm): row for row in ratios.rows(facts)}
     # Without the split's time stalled: it never stalls, and zero has no ratio.
-    assert len(found) == 2 * (5 + 3) - 1
+    assert len(found) == 2 * (6 + 3) - 1
     gap = found[facts.cells[0].id, "worst_gap_ms", "split_1p1d"]
     assert gap.kind == "better"
     low, high = gap.ends

@@ -162,3 +162,24 @@ def test_what_null_runs_show_too_decides_nothing(tmp_path: Path) -> None:
     told = losses.ahead(found, cell, "chopped")
     assert [(one.metric, one.told) for one in told] == [(STALLED, True), (LOST, False)]
     assert losses.within_null(found, cell, LOST, found.figure(cell, LOST.key, "one_long"))
+
+
+@pytest.mark.parametrize(
+    ("worst", "after", "told"),
+    [
+        (54.0, 125.0, ["and a pause of 125 ms after its first token, longer than any before"]),
+        (125.0, 54.0, []),
+        (100.0, 102.0, []),
+        (54.0, None, []),
+        (None, 125.0, []),
+    ],
+)
+def test_a_longer_pause_afterwards_is_told(
+    worst: float | None, after: float | None, told: list[str]
+) -> None:
+    values = {"worst_gap_ms": worst, "after_worst_gap_ms": after}
+    facts = SimpleNamespace(
+        margin=0.03, figure=lambda _cell, key, _arm: SimpleNamespace(value=values[key])
+    )
+    said = losses._afterwards(facts, INTERFERENCE, "a")  # type: ignore[arg-type]
+    assert [line.replace(NARROW, " ") for line in said] == told

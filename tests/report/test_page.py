@@ -71,7 +71,7 @@ def test_every_chart_is_named_and_has_its_table(folder: Path) -> None:
     page = html(load(folder))
     images = re.findall(r'<(?:svg|div|span)[^>]*role="img"[^>]*>', page)
     # Bars of the opening, strips of arms and null runs, long prompts, pauses, ratios, ledgers.
-    assert len(images) == 3 * 3 + 12 + 3 + 3 + 15 + 6
+    assert len(images) == 3 * 3 + 12 + 3 + 3 + 17 + 6
     assert all("aria-label=" in image for image in images)
     assert page.count("<table") == 5 + 1 + 2 + 1 + 2 + 1 + 3 + 1 + 1
 
@@ -130,7 +130,7 @@ def test_an_arm_whose_interference_cell_is_coded_is_hollow_without_a_ratio(
     assert 'class="row excluded"' in page
     assert "Indicative, from one block: run copies_256; split_1p1d could not be judged." in page
     interference = page.split('<tbody><tr class="cell">')[1]
-    assert interference.count("BUSY") == interference.count('<s class="value">') == 7
+    assert interference.count("BUSY") == interference.count('<s class="value">') == 8
     assert 'class="better"' not in interference
 
 
@@ -148,7 +148,7 @@ def test_with_every_arm_coded_nothing_is_green_and_the_page_cannot_answer(tmp_pa
 def test_disagreeing_greedy_text_is_shown_and_excludes_the_arm(tmp_path: Path) -> None:
     page = html(load(make(tmp_path / "r", spoil_greedy="split_1p1d")))
     assert "19 of 20 equal" in page
-    assert page.count('<s class="value">') == 10
+    assert page.count('<s class="value">') == 11
     assert "greedy output differs from" in page
 
 

@@ -70,6 +70,7 @@ class Victim:
     quiet_rate_tok_s: float
     quiet_gap_ms: float | None
     worst_gap_ms: float
+    after_worst_gap_ms: float  # of the gaps that began after the hit
     stalls: Stalls
     tokens_lost: float
     recovery_s: float | None
@@ -138,10 +139,15 @@ def _victim(request: Request, null: bool, when: Phases) -> Victim:
         quiet_rate_tok_s=rate,
         quiet_gap_ms=None if quiet_gap is None else quiet_gap / MS,
         worst_gap_ms=max((gap.length_ns for gap in hit), default=0) / MS,
+        after_worst_gap_ms=max(_lengths_after(request, when.recovery_ns), default=0) / MS,
         stalls=stalls(hit, stall_threshold_ns(quiet)),
         tokens_lost=rate * seconds_of(when.hit) - tokens_within(request, when.hit),
         recovery_s=recovery_s(request, rate, when),
     )
+
+
+def _lengths_after(request: Request, moment_ns: int) -> list[int]:
+    return [gap.length_ns for gap in gaps(request) if gap.start_ns >= moment_ns]
 
 
 def _watched_gaps(request: Request) -> list[Gap]:

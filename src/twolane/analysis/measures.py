@@ -17,7 +17,7 @@ from typing import Final
 from twolane.clock import MS, NS
 from twolane.records import Request
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Raised with every change of what `stats.summarise` gives for the same requests. Values that were
 written under another version are taken from the requests anew."""
 

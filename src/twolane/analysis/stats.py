@@ -257,6 +257,7 @@ def _worst(shot: Iterable[Victim], prefix: str) -> Values:
     back = [v.recovery_s for v in over]
     return {
         f"{prefix}worst_gap_ms": max((v.worst_gap_ms for v in over), default=None),
+        f"{prefix}after_worst_gap_ms": max((v.after_worst_gap_ms for v in over), default=None),
         f"{prefix}stalled_s": max((v.stalls.seconds for v in over), default=None),
         f"{prefix}stalls": float(sum(v.stalls.count for v in over)) if over else None,
         f"{prefix}tokens_lost": max((v.tokens_lost for v in over), default=None),

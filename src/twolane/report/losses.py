@@ -17,7 +17,7 @@ from twolane.report.facts import Facts, Figure
 from twolane.report.metrics import INTERFERENCE, Metric, spoken
 
 STALLED, LOST = INTERFERENCE[2], INTERFERENCE[3]
-LONG_TTFT = INTERFERENCE[-1]
+WORST, AFTER, LONG_TTFT = INTERFERENCE[0], INTERFERENCE[-2], INTERFERENCE[-1]
 _NAMES = {STALLED.key: "time stalled", LOST.key: "tokens lost"}
 
 
@@ -104,6 +104,7 @@ def sentence(facts: Facts, cell: InterferenceCell, chosen: str, beside: str = ""
     parts = [_stalls(facts, cell, chosen, stalled.value, beside)]
     if lost.value is not None and not lost.excluded:
         parts.append(_loses(facts, cell, lost))
+    parts += _afterwards(facts, cell, chosen)
     others = [_told(facts, one) for one in ahead(facts, cell, chosen)]
     return "; ".join([", ".join(parts), *others])
 
@@ -121,6 +122,14 @@ def _stalls(facts: Facts, cell: InterferenceCell, arm: str, seconds: float, besi
     also = f" ({theirs} with {beside})" if differ and cell.victims > 1 else ""
     subject = f"{who} stalled{also}{which if cell.victims > 1 else ''}"
     return f"{subject} for {spoken(seconds, 's')}{during}"
+
+
+def _afterwards(facts: Facts, cell: InterferenceCell, arm: str) -> list[str]:
+    """A pause after the long prompt's first token that is longer than any before it."""
+    worst, after = (facts.figure(cell, metric.key, arm).value for metric in (WORST, AFTER))
+    if worst is None or after is None or not _less(worst, after, facts.margin):
+        return []
+    return [f"and a pause of {spoken(after, 'ms')} after its first token, longer than any before"]
 
 
 def _loses(facts: Facts, cell: InterferenceCell, lost: Figure) -> str:

@@ -80,6 +80,13 @@ INTERFERENCE = (
         lower_is_better=False,
     ),
     Metric(
+        "after_worst_gap_ms",
+        "Longest pause afterwards",
+        "ms",
+        "the longest t(k+1) - t(k) that begins after the long prompt's first token, over readers "
+        "and shots, while they are still watched",
+    ),
+    Metric(
         "aggressor_ttft_ms",
         "First token of the long prompt",
         "ms",
