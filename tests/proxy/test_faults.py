@@ -13,6 +13,7 @@ from tests.proxy.rig import Rig, completion, expected, rig, soon
 from twolane.proxy.conformance.caller import Got
 from twolane.proxy.fault_answer import Behaviour, Fault
 from twolane.proxy.fault_engine import FaultEngine
+from twolane.proxy.leg import Relay
 
 STATUSES = [400, 401, 404, 422, 429, 500, 503]
 
@@ -42,6 +43,20 @@ async def test_statuses_are_kept_and_handoffs_released(leg: str, stream: bool, s
         assert got.headers["retry-after"] == "7"
         await r.settled()
         assert r.proxy.book.ends["released"] == (leg == "decode")
+
+
+@pytest.mark.parametrize("status", [201, 204, 205, 206, 301, 304, 600])
+@pytest.mark.parametrize("leg", ["prefill", "decode", "aggregated"])
+async def test_a_status_that_is_neither_200_nor_an_error_is_a_bad_gateway(
+    leg: str, status: int
+) -> None:
+    alone = leg == "aggregated"
+    async with rig(0, 0, 1) if alone else rig() as r:
+        engines(r, leg).behaviour = Behaviour(status=status)
+        for stream in (False, True):
+            well_shaped(await r.ask(completion(stream=stream)), 502)
+        await r.settled()
+        assert r.proxy.book.ends["released"] == 2 * (leg == "decode")
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -315,6 +330,24 @@ async def test_a_slow_reader_pauses_the_engine() -> None:
                 await asyncio.sleep(0.001)
         call.connection.resume_reading()
         assert (await call.answer()).text == expected(tokens=1_000_000)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_engine_that_a_slow_reader_had_paused_is_heard_by_the_next(
+    monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    """The last read of an answer may fill its client's buffer."""
+    to_the_end = Relay.on_end
+
+    def fills(relay: Relay, stamp_ns: int) -> None:
+        relay._reply.pause()
+        to_the_end(relay, stamp_ns)
+
+    monkeypatch.setattr(Relay, "on_end", fills)
+    async with rig() as r:
+        for prompt in ("slow", "other", "another"):
+            got = await r.ask(completion(prompt, stream=stream))
+            assert got.text == expected(prompt)
 
 
 async def test_reading_a_large_body_gives_others_their_turn() -> None:

@@ -46,8 +46,10 @@ class Answer:
 
     @property
     def good(self) -> bool:
-        """Whether the head says so."""
-        return 200 <= self.status < 300
+        """Whether the head says so. No answer to a request of a proxy's has another status than
+        200, and those that forbid a body, or speak of a part, would be framed wrongly for a client.
+        """
+        return self.status == 200
 
     def header(self, name: bytes) -> str | None:
         for key, value in self.headers:

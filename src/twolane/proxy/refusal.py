@@ -65,7 +65,10 @@ def error_type(status: int) -> str:
 
 
 def from_upstream(status: int, body: bytes, retry_after: str | None) -> RefusalError:
-    """An engine's error answer as ours: same status, same message where it can be trusted."""
+    """An engine's error answer as ours: same status, same message where it can be trusted. What
+    is neither 200 nor the status of an error is a bad gateway."""
+    if not 400 <= status < 600:
+        return RefusalError(502, _message(status, b""), why="the engine answered so")
     refusal = RefusalError(status, _message(status, body), why="the engine answered so")
     given = _openai_error(body)
     if given is not None:

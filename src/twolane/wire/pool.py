@@ -77,10 +77,13 @@ class Pool:
             self.release(connection)
 
     def release(self, connection: ClientConnection) -> None:
-        """Give back a connection whose answer has ended; one that is not reusable is closed."""
+        """Give back a connection whose answer has ended; one that is not reusable is closed. Who
+        paused it, as the last reads of an answer may, has no more to say: the next must be heard.
+        """
         if self._closed or not connection.reusable:
             connection.abort()
             return
+        connection.resume_reading()
         self._idle.append((self._now_ns(), connection))
         if self._reaper is None:
             self._schedule()
