@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
+from tests.proxy.rig import PATIENCE_S, rig
 from tests.wire.fake_transport import FakeTransport
 
+from twolane import clock
 from twolane.proxy.client import ClientSide, Members, Reply
 from twolane.proxy.refusal import RefusalError
 from twolane.wire.requests import Limits, Request
@@ -160,7 +163,95 @@ async def test_a_fault_is_answered_after_what_came_before_it() -> None:
     assert good.startswith(b"HTTP/1.1 200 ")
     assert bad.startswith(b"HTTP/1.1 400 ")
     assert b"connection: close" in bad
-    assert one.transport.closed
+    assert (one.transport.eof, one.transport.closed) == (True, False)
+    assert await one.feed(b"what was still under way") == b""
+    one.lose()
+
+
+async def test_who_is_refused_while_it_sends_may_send_on_and_read_the_answer() -> None:
+    """Closed with its bytes unread, a connection is reset, and the answer lost with it."""
+    async with rig(limits=Limits(body=1000)) as r:
+        reader, writer = await asyncio.open_connection("127.0.0.1", r.port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 9000000\r\n\r\n")
+        async with asyncio.timeout(PATIENCE_S):
+            for _ in range(9):
+                writer.write(bytes(1_000_000))
+                await writer.drain()
+            assert (await reader.read()).startswith(b"HTTP/1.1 413 ")
+        writer.close()
+        await writer.wait_closed()
+
+
+@pytest.mark.parametrize("closes", [False, True])
+@pytest.mark.parametrize("running", [False, True])
+async def test_a_client_that_takes_nothing_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch, running: bool, closes: bool
+) -> None:
+    now = [clock.now_ns()]
+    monkeypatch.setattr(clock, "now_ns", lambda: now[0])
+    one = Side(whole)
+    if running:
+        one.gate.clear()
+    await one.feed(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") if closes else GET)
+    one.side.pause_writing()
+
+    def aborted_at(*unsent: int) -> int | None:
+        """The look of those that see so much unsent, 20 s apart, that ends it."""
+        for look, size in enumerate(unsent):
+            one.transport.unsent = size
+            now[0] += 20 * clock.NS
+            one.side._look()
+            if one.transport.aborted:
+                return look
+        return None
+
+    assert aborted_at(*range(900, -1, -100)) is None  # it reads, however slowly
+    assert aborted_at(500, 500, 500, 400, 401, 401, 401, 401) == 6
+    one.lose()
+    await turns()
+    assert one.cancelled == running
+
+
+async def test_a_client_that_reads_as_fast_as_it_is_written_to_is_not_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [clock.now_ns()]
+    monkeypatch.setattr(clock, "now_ns", lambda: now[0])
+    one = Side(whole)
+    one.gate.clear()
+    await one.feed(GET)
+    one.transport.unsent = 500  # of a stream: always others
+    for _ in range(20):
+        now[0] += 20 * clock.NS
+        one.side._look()
+    assert not one.transport.is_closing()
+    one.lose()
+
+
+async def test_who_takes_no_answer_gets_no_other() -> None:
+    one = Side(whole)
+    one.side.pause_writing()
+    assert await one.feed(GET * 3) == b""
+    assert one.served == []
+    one.side.resume_writing()
+    await turns()
+    assert one.served == ["/a"] * 3
+    one.lose()
+
+
+async def test_a_drain_waits_less_for_who_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [clock.now_ns()]
+    monkeypatch.setattr(clock, "now_ns", lambda: now[0])
+    one = Side(whole)
+    await one.feed(GET)
+    one.side.pause_writing()
+    one.transport.unsent = 500
+    one.side.drain()
+    for _ in range(3):
+        one.side._look()
+        now[0] += 5 * clock.NS
+    one.side._look()
+    assert one.transport.aborted
     one.lose()
 
 

@@ -1,12 +1,16 @@
 """The client's side: one connection, its requests in order, one reply at a time.
 
 Rules of this file: knows HTTP and nothing of engines. A client that closes its connection has its
-task cancelled at once; a client that reads slowly pauses the engine's connection, not our memory.
+task cancelled at once; a client that reads slowly pauses the engine's connection, not our memory,
+and one that takes nothing at all is not waited for without end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import sys
+import termios
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from http import HTTPStatus
@@ -23,6 +27,9 @@ _JSON = (b"content-type", b"application/json")
 # libuv reads up to 32 times before it turns to anybody else: 8 MB, some 8 ms.
 _READ_IN_A_TURN = 512 * 1024
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_LOOKS = 4  # at an idle connection, in the time that it may be idle
+_DRAIN_IDLE_S = 10.0  # for who takes nothing while the proxy waits for its end
+_LINGER_S = 10.0  # for a client that is refused while it sends
 
 
 class Pausable(Protocol):
@@ -48,6 +55,7 @@ class Reply:
         self._upstream: Pausable | None = None
         self._paused = False
         self.keep_alive = keep_alive
+        self.lingers = False  # closes our half only: the client may still be sending
         self.status = 0
         self.ended = False
 
@@ -114,7 +122,9 @@ class Reply:
         self.flush()
         self.ended = True
         self.attach(None)
-        if not self.keep_alive:
+        if not self.keep_alive and self.lingers:
+            self._transport.write_eof()
+        elif not self.keep_alive:
             self._transport.close()
 
     def _head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -203,6 +213,8 @@ class ClientSide(asyncio.Protocol):
         self._refusal: BadRequestError | None = None
         self._paused = False
         self._active_ns = 0
+        self._left = 0  # bytes that the client had not taken at the last look
+        self._moved_ns = 0  # when it last was seen to take some, or had none to take
         self._unread = 0  # bytes since the other connections had their turn
         self._timer: asyncio.TimerHandle | None = None
 
@@ -212,8 +224,8 @@ class ClientSide(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
         self._members.add(self)
-        self._active_ns = clock.now_ns()
-        self._arm()
+        self._active_ns = self._moved_ns = clock.now_ns()
+        self._arm(self._idle_s / _LOOKS, self._look)
 
     def data_received(self, data: bytes) -> None:
         self._active_ns = clock.now_ns()
@@ -259,26 +271,29 @@ class ClientSide(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused = False
+        self._left = 0
         if self._reply is not None:
             self._reply.resume()
+        self._next()
 
     # --------------------------------------------------------------------------- the requests
 
     def _next(self) -> None:
-        if self._task is not None or self._transport.is_closing():
+        """The next request, once the client has taken most of the answers before it."""
+        if self._task is not None or self._paused or self._transport.is_closing():
             return
         if self._waiting:
             self._serve(*self._waiting.popleft())
         elif self._refusal is not None:
-            self._answer_refusal(self._refusal)
+            refusal, self._refusal = self._refusal, None
+            self._answer_refusal(refusal)
         elif self._last:
             self._transport.close()
 
     def _serve(self, request: Request, received_ns: int) -> None:
         more = bool(self._waiting) or self._refusal is not None or not self._last
         self._reply = Reply(self._transport, request, request.keep_alive and more)
-        if self._paused:
-            self._reply.pause()
+        self._left = 0
         self._task = self._loop.create_task(self._run(request, self._reply, received_ns))
 
     async def _run(self, request: Request, reply: Reply, received_ns: int) -> None:
@@ -293,10 +308,13 @@ class ClientSide(asyncio.Protocol):
         self._next()
 
     def _answer_refusal(self, error: BadRequestError) -> None:
+        """To a client that may still send what is refused: closed before it has, it would see its
+        connection reset, and not the answer."""
         request = Request("POST", "", [], keep_alive=False, http10=False)
-        Reply(self._transport, request, keep_alive=False).refuse(
-            RefusalError(error.status, error.message)
-        )
+        reply = Reply(self._transport, request, keep_alive=False)
+        reply.lingers = True
+        reply.refuse(RefusalError(error.status, error.message))
+        self._arm(_LINGER_S, self._transport.abort)
 
     def drain(self) -> None:
         """Serve what has begun and close then."""
@@ -304,18 +322,42 @@ class ClientSide(asyncio.Protocol):
         nothing_more = not self._waiting and self._refusal is None
         if self._reply is not None and not self._reply.started and nothing_more:
             self._reply.keep_alive = False
+        self._idle_s = min(self._idle_s, _DRAIN_IDLE_S)
+        self._arm(self._idle_s / _LOOKS, self._look)
         self._next()
 
     def stop(self) -> None:
         """Cancel what runs and close."""
         self._transport.abort()
 
-    def _arm(self) -> None:
-        self._timer = self._loop.call_later(self._idle_s, self._close_if_idle)
+    def _arm(self, in_s: float, what: Callable[[], None]) -> None:
+        """One timer, for the last that was set."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(in_s, what)
 
-    def _close_if_idle(self) -> None:
-        quiet_s = (clock.now_ns() - self._active_ns) / clock.NS
-        if self._task is None and quiet_s >= self._idle_s:
+    def _look(self) -> None:
+        """Close what is idle, and abort what has taken nothing of what waits for it as long."""
+        now_ns = clock.now_ns()
+        left = self._not_taken()
+        if not 0 < self._left <= left:
+            self._moved_ns = now_ns
+        self._left = left
+        if now_ns - self._moved_ns >= self._idle_s * clock.NS:
+            self._transport.abort()
+            return
+        if self._task is None and now_ns - self._active_ns >= self._idle_s * clock.NS:
             self._transport.close()
-        else:
-            self._arm()
+        self._arm(self._idle_s / _LOOKS, self._look)
+
+    def _not_taken(self) -> int:
+        """Bytes that wait for the client and get no more meanwhile, so that they tell whether it
+        reads; with the kernel's, of which a slow reader takes long before there is room again."""
+        waiting = self._transport.get_write_buffer_size()
+        if not waiting or (self._task is not None and not self._paused):
+            return 0
+        socket = self._transport.get_extra_info("socket")
+        if socket is not None:
+            unsent = fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, bytes(4))
+            waiting += int.from_bytes(unsent, sys.byteorder)
+        return waiting
