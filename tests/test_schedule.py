@@ -11,6 +11,7 @@ import pytest
 from twolane import devices, plan, schedule
 from twolane.clock import NS
 from twolane.config import Campaign, load_campaign
+from twolane.config.cells import parse_cell
 from twolane.engines import installed
 from twolane.errors import QuestionError
 from twolane.pace import CPU, Pace, guess
@@ -199,3 +200,48 @@ def test_a_code_that_is_none_is_refused(demo: Campaign, tmp_path: Path) -> None:
     with pytest.raises(QuestionError, match="no code 'NOPE'") as refused:
         schedule.prepare(demo, tmp_path, continued=True, redo=["BUSY", "NOPE"])
     assert "BUSY" in refused.value.remedy
+
+
+def test_to_do_again_what_is_not_there_is_refused(demo: Campaign, tmp_path: Path) -> None:
+    with pytest.raises(QuestionError, match="nothing to do again") as refused:
+        schedule.prepare(demo, tmp_path, continued=True, redo=["BUSY"])
+    assert "--out" in refused.value.remedy
+
+
+def keep(campaign: Campaign, folder: Path) -> None:
+    """Every run of `campaign`, finished."""
+    for step in plan.runs(campaign):
+        run = folder / "runs" / step.key
+        run.mkdir(parents=True)
+        write_json(
+            run / "run.json",
+            RunMeta(
+                id=step.key, campaign=campaign.name, arm=step.arm.name, model="needle",
+                layout="copies", context=campaign.context, block=step.block, order=step.order,
+                seed=step.seed, started_at="", boot="", config_hash="", versions={}, host={},
+                config=campaign.resolved() | {"key": step.key}, cells=[], status="done",
+            ),
+        )  # fmt: skip
+
+
+def test_fewer_blocks_than_were_measured_are_refused_with_their_number(
+    demo: Campaign, tmp_path: Path
+) -> None:
+    keep(dataclasses.replace(demo, blocks=3), new_folder(tmp_path, "demo"))
+    with pytest.raises(QuestionError) as refused:
+        schedule.prepare(demo, tmp_path, continued=True)
+    assert "of further blocks: 3 were measured, and this campaign has 1" in refused.value.what
+    assert refused.value.remedy == "give --blocks 3, as many as there are here"
+
+
+def test_a_changed_campaign_is_refused_with_what_was_changed(
+    demo: Campaign, tmp_path: Path
+) -> None:
+    keep(demo, new_folder(tmp_path, "demo"))
+    cells = (parse_cell("interference victims=2 prompt=7000"), *demo.cells[1:])
+    changed = dataclasses.replace(demo, cells=cells, seed=demo.seed + 1)
+    with pytest.raises(QuestionError) as refused:
+        schedule.prepare(changed, tmp_path, continued=True)
+    assert f"seed: {demo.seed} -> {demo.seed + 1}" in refused.value.what
+    assert f"cells: {demo.cells[0].id} -> {cells[0].id}" in refused.value.what
+    assert "without --resume" in refused.value.remedy

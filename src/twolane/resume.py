@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from twolane.analysis import asked as questions
 from twolane.analysis import integrity
 from twolane.analysis.measures import tpot_ns
 from twolane.analysis.reading import Faults
@@ -126,11 +128,13 @@ def left_over(
     folder: Path,
     redo: Collection[str] = (),
     on: OnGroups | None = None,
+    asked: Mapping[str, Any] | None = None,
 ) -> Left:
     """What of `planned` the results in `folder` do not hold as done. Changes nothing.
 
     A run with a cell that has one of the codes `redo` is to be done again, like one that was cut.
     `on` plans the campaign for other devices, so that what was measured there is known again.
+    `asked` is the campaign as run.json would hold it, to say what was changed.
     Raises QuestionError if `folder` holds finished runs of another question.
     """
     keys = _Keys(planned, on)
@@ -142,7 +146,7 @@ def left_over(
             cut[run] = key
         else:
             done[key] = run
-    _require_same_question(done, (step.key for step in planned), folder)
+    _require_same_question(done, planned, folder, asked or {})
     left = tuple(step for step in planned if step.key not in done)
     undone = {step.key for step in left}
     carried = {
@@ -260,13 +264,32 @@ def _answered(ramp: RampCell, requests: Iterable[Request]) -> tuple[Request, ...
     return tuple(kept)
 
 
-def _require_same_question(done: dict[str, Path], planned: Iterable[str], folder: Path) -> None:
-    keys = set(planned)
-    foreign = [run.name for key, run in done.items() if key not in keys]
-    if foreign:
+def _require_same_question(
+    done: Mapping[str, Path],
+    planned: Sequence[PlannedRun],
+    folder: Path,
+    asked: Mapping[str, Any],
+) -> None:
+    keys = {step.key for step in planned}
+    foreign = [run for key, run in done.items() if key not in keys]
+    if not foreign:
+        return
+    metas = [meta for run in foreign if (meta := read_meta(run)) is not None]
+    blocks = max((step.block for step in planned), default=-1) + 1
+    there = max((meta.block for meta in metas), default=-1) + 1
+    changed = questions.changed([meta for meta in metas if meta.block < blocks] or metas, asked)
+    further = f"give --blocks {there}, as many as there are here"
+    if there > blocks and not changed:
         raise QuestionError(
-            f"{len(foreign)} finished runs here belong to another question, first {foreign[0]}",
+            f"{len(foreign)} finished runs here are of further blocks: {there} were measured, and "
+            f"this campaign has {blocks}",
             place=str(folder),
-            remedy="the campaign was changed since: give --blocks as many as there are, or run it "
-            "without --resume, into a new folder",
+            remedy=further,
         )
+    why = f": {'; '.join(changed)}" if changed else f", first {foreign[0].name}"
+    raise QuestionError(
+        f"{len(foreign)} finished runs here belong to another question{why}",
+        place=str(folder),
+        remedy="run it without --resume, into a new folder, or undo the change"
+        + (f" and {further}" if there > blocks else ""),
+    )

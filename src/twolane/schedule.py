@@ -129,7 +129,14 @@ def prepare(
     newest = resume.latest_folder(results, campaign.name)
     folder = newest if continued else None
     on = partial(plan.on_groups, campaign)
-    left = resume.left_over(planned, folder, redo, on) if folder else Left(planned)
+    if redo and folder is None:
+        raise QuestionError(
+            f"no results of {campaign.name} here: there is nothing to do again",
+            place=str(results),
+            remedy="say with --out where its results lie, or leave out --redo",
+        )
+    asked = campaign.resolved()
+    left = resume.left_over(planned, folder, redo, on, asked) if folder else Left(planned)
     if blocks or arms:
         left = left.only(blocks, arms)
     pace, learnt_from, measured_in = _paced(campaign, results, newest)

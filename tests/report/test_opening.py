@@ -290,3 +290,37 @@ def test_what_would_settle_it_is_a_command_to_type(tmp_path: Path) -> None:
     assert str(parts) == "KV transfer: one came. It moved 1 GB."
     assert str(opening._said(parts)).count('class="say"') == 2
     assert str(opening._said(Line("Still lost", "nothing"))) == "nothing"
+
+
+def test_the_command_names_the_folder_that_out_gave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    busy = {arm.name: {INTERFERENCE.id: [BUSY]} for arm in ARMS}
+    for parent, out in (("res", " --out res"), ("results", ""), ("a b", " --out 'a b'")):
+        folder = make(Path(parent) / "synthetic", codes=busy)
+        told = CliRunner().invoke(cli, ["report", str(folder)])
+        line = f"twolane run synthetic.yaml{out} --resume --redo BUSY"
+        assert line in told.stdout
+        assert line in told.stderr
+        assert line in (folder / "report.html").read_text()
+    away = make(Path("unpacked") / "other", codes=busy)
+    assert "--out" not in CliRunner().invoke(cli, ["report", str(away)]).stdout
+    assert "--out" not in html(load(Path("res") / "synthetic"))
+
+
+def test_explain_names_the_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    busy = {arm.name: {INTERFERENCE.id: [BUSY]} for arm in ARMS}
+    folder = make(Path("res") / "synthetic-2", codes=busy)
+    told = CliRunner().invoke(cli, ["explain", f"{folder}/{ARMS[0].name}"])
+    assert "synthetic.yaml --out res --resume --redo BUSY" in told.output
+
+
+def test_blocks_from_the_command_line_are_named_in_what_goes_on() -> None:
+    metas = [
+        msgspec.structs.replace(one, config={"blocks": 3, "file_blocks": 1})
+        for one in of("sweep", 3, 3)
+    ]
+    assert again.command(metas[0], [], among=metas) == "twolane run sweep.yaml --blocks 3 --resume"
+    assert again.with_more_blocks(metas, 3) == "twolane run sweep.yaml --blocks 3 --resume"

@@ -15,6 +15,7 @@ from twolane.errors import QuestionError
 from twolane.records import CellSummary, Request
 from twolane.report import explain as words
 from twolane.report import explained
+from twolane.report.again import going_on_in
 
 
 @cli.command("explain")
@@ -50,6 +51,11 @@ def explain(run: str, target: str | None, against: str | None, out: Path, as_jso
 
 def _alone(name: str, target: str | None, out: Path) -> tuple[object, str]:
     results, run = find_run(name, out)
+    with going_on_in(results.folder):
+        return _told(name, target, results, run)
+
+
+def _told(name: str, target: str | None, results: Results, run: Run) -> tuple[object, str]:
     _note_block(name, results, run)
     mine = [one for one in measure(results) if one.run.id == run.id]
     if target is None:

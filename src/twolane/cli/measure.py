@@ -22,6 +22,7 @@ from twolane.errors import QuestionError
 from twolane.halt import Halt
 from twolane.live import LiveView
 from twolane.report import text as report_text
+from twolane.report.again import going_on_in
 from twolane.report.facts import Facts
 from twolane.report.unanswered import unanswered
 
@@ -164,6 +165,12 @@ def _run(planned: Campaign, wanted: _Wanted) -> None:
             raise todo.obstacle
         return
     outcome = _driven(planned, wanted)
+    with going_on_in(outcome.folder):
+        _tell(outcome, wanted)
+
+
+def _tell(outcome: campaign.Outcome, wanted: _Wanted) -> None:
+    """The verdict and the page; exits with 1 where a run failed or there is no answer."""
     facts = Facts(stored.load(outcome.folder))
     page = report.write(outcome.folder, facts)
     told = report_text.verdict(facts)

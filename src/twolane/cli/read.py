@@ -12,6 +12,7 @@ from twolane import report
 from twolane.analysis import results as stored
 from twolane.cli.frame import JSON, cli
 from twolane.report import again, answers, text
+from twolane.report.again import going_on_in
 from twolane.report.facts import Facts
 from twolane.report.unanswered import unanswered
 
@@ -29,6 +30,11 @@ def report_(folder: Path, as_json: bool) -> None:
     Example:
       twolane report results/demo
     """
+    with going_on_in(folder):
+        _report(folder, as_json=as_json)
+
+
+def _report(folder: Path, *, as_json: bool) -> None:
     facts = Facts(stored.load(folder))
     page = report.write(folder, facts)
     told = answers.answers(facts)

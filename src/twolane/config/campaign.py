@@ -68,6 +68,7 @@ class Campaign:
     slos: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     beside_others: bool = False  # whether other runs may use other devices of this host meanwhile
     time_budget_s: float | None = None  # no run is begun that would end after it
+    file_blocks: int | None = None  # as many as the file says, where `blocks` may be another number
 
     def resolved(self) -> dict[str, Any]:
         """Everything that decides what runs, as plain data for run.json."""
@@ -86,6 +87,7 @@ class Campaign:
                 "greedy": self.greedy,
                 "cells": self.cells,
                 "blocks": self.blocks,
+                **({"file_blocks": self.file_blocks} if self._other_blocks else {}),
                 "order": self.order,
                 "swap_groups": self.swap_groups,
                 "seed": self.seed,
@@ -94,6 +96,10 @@ class Campaign:
             }
         )
         return plain
+
+    @property
+    def _other_blocks(self) -> bool:
+        return self.file_blocks not in (None, self.blocks)
 
     def _content(self) -> str:
         """The model's identity on every host; where no engine reads its weights, without them."""
@@ -104,6 +110,7 @@ class Campaign:
     def digest(self) -> str:
         """Hash of what runs (not of where the files lie): equal campaigns have equal digests."""
         plain = self.resolved()
+        plain.pop("file_blocks", None)
         plain["model"] = {"name": self.model.name, "path": identity.of_model(self.model.path)}
         for arm in plain["arms"].values():
             for engine in arm["engines"]:
@@ -155,6 +162,7 @@ def load_campaign(path: Path) -> Campaign:
         greedy=greedy,
         cells=cells,
         blocks=shape.blocks,
+        file_blocks=shape.blocks,
         order=shape.order,
         swap_groups=shape.swap_groups,
         seed=shape.seed,
