@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.proxy.rig import Rig, completion, expected, rig, soon
+from tests.proxy.rig import PATIENCE_S, Rig, completion, expected, rig, soon
 
 from twolane.errors import QuestionError
 from twolane.proxy.config import ProxyConfig, Upstream
 from twolane.proxy.configfile import configured
 from twolane.proxy.fault_answer import Behaviour
 from twolane.proxy.fault_engine import FaultEngine
+from twolane.proxy.fleet import Engine
+from twolane.proxy.scrape import Reading
 from twolane.proxy.server import _Reloading
+from twolane.proxy.service import Proxy
 
 NO_ENGINES: dict[str, tuple[str, ...]] = {"prefill": (), "decode": (), "aggregated": ()}
 WHERE = {"host": "127.0.0.1", "port": 0, "ledger": None, "workers": 1}
@@ -142,6 +146,103 @@ async def test_what_cannot_be_read_at_a_signal_leaves_the_old_configuration(
     assert len(told) == 4
     assert all("the old configuration stays" in one for one in told)
     assert all(str(file) in one for one in told[:3])
+
+
+async def test_a_signal_during_a_reload_is_followed_by_another(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with rig() as r:
+        warming, warm = asyncio.Event(), asyncio.Event()
+
+        async def welcome(engines: list[Engine]) -> None:
+            warming.set()
+            await warm.wait()
+
+        monkeypatch.setattr(r.proxy, "_welcome", welcome)
+        asked = [r.proxy.config]
+        read: list[ProxyConfig] = []
+
+        def reload() -> ProxyConfig:
+            read.append(asked[-1])
+            return asked[-1]
+
+        reloading = _Reloading(r.proxy, reload)
+        try:
+            reloading._begin()
+            await soon(warming)
+            asked.append(replace(asked[0], api_keys=("secret",)))
+            reloading._begin()
+            reloading._begin()
+            warm.set()
+            assert reloading._task is not None
+            await reloading._task
+        finally:
+            reloading.forget()
+        assert read == asked  # two signals, one reading more
+        assert r.proxy.config.api_keys == ("secret",)
+        assert (await r.ask(completion())).status == 401
+    assert "when the present reload is over" in caplog.text
+
+
+async def test_a_defect_in_a_reload_does_not_lose_the_signal_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with rig() as r:
+        asked: list[ProxyConfig] = []
+
+        async def defect(config: ProxyConfig) -> None:
+            asked.append(config)
+            if len(asked) == 1:
+                reloading._begin()
+                raise KeyError("a defect")
+
+        monkeypatch.setattr(r.proxy, "reload", defect)
+        reloading = _Reloading(r.proxy, lambda: r.proxy.config)
+        try:
+            reloading._begin()
+            assert reloading._task is not None
+            await reloading._task
+        finally:
+            reloading.forget()
+        assert len(asked) == 2
+
+
+async def test_a_reload_at_the_start_waits_for_it() -> None:
+    """Else every engine would be watched twice, and the first watchers by nobody."""
+    async with FaultEngine("aggregated") as engine:
+        config = ProxyConfig(
+            aggregated=(Upstream("aggregated", "a", "127.0.0.1", engine.port),), scrape_every_s=0
+        )
+        proxy = Proxy(config)
+        before = asyncio.all_tasks()
+        await asyncio.gather(proxy.start(), proxy.reload(config))
+        try:
+            assert len(asyncio.all_tasks() - before) == 2  # health and metrics
+        finally:
+            await proxy.close()
+
+
+async def test_a_reload_turns_the_scraping_on_and_off_and_changes_how_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scraped = asyncio.Event()
+
+    async def scrape(engine: Engine, connect_s: float) -> None:
+        engine.reading = Reading()
+        scraped.set()
+
+    monkeypatch.setattr(Engine, "scrape", scrape)
+    async with rig(0, 0, 1, scrape_every_s=0.0) as r:
+        (engine,) = r.proxy.fleet.engines
+        for every_s in (3600.0, 1800.0):
+            scraped.clear()
+            await r.proxy.reload(replace(r.proxy.config, scrape_every_s=every_s))
+            await soon(scraped)
+        await r.proxy.reload(replace(r.proxy.config, scrape_every_s=0.0))
+        async with asyncio.timeout(PATIENCE_S):
+            while engine.reading is not None:  # too old to go by
+                await asyncio.sleep(0)
 
 
 def _gone(file: Path) -> None:

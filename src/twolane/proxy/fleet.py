@@ -9,6 +9,7 @@ the same cores that make tokens.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -223,6 +224,7 @@ class Fleet:
         self._of: dict[str, list[Engine]] = {}
         self._last: dict[EngineRole, Engine] = {}
         self._watchers: dict[Engine, list[asyncio.Task[None]]] = {}
+        self._updated = asyncio.Event()
         self.update(config)
         self.freed: Callable[[], None] | None = None  # told when a place or a prompt is done
 
@@ -230,6 +232,8 @@ class Fleet:
         """Other engines and weights from now on; returns those that are new. What runs on an engine
         that is gone from the configuration runs on; it gets nothing more."""
         self._config = config
+        self._updated.set()
+        self._updated = asyncio.Event()
         known = {engine.key: engine for engine in self.engines}
         self.engines = [
             known.pop(upstream.key) if upstream.key in known else Engine(upstream)
@@ -295,11 +299,17 @@ class Fleet:
             ]
 
     async def _scrape(self, engine: Engine) -> None:
-        while every_s := self._config.scrape_every_s:
-            if engine.usable:
+        """Every so often, as an update may change; what is asked for no more is not known."""
+        while True:
+            updated, every_s = self._updated, self._config.scrape_every_s
+            if not every_s:
+                engine.reading = None
+            elif engine.usable:
                 await engine.scrape(self._config.connect_timeout_s)
                 self._tell_freed()
-            await asyncio.sleep(every_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(every_s or None):
+                    await updated.wait()
 
     async def _watch(self, engine: Engine, on_return: Callable[[Engine], None]) -> None:
         while True:

@@ -134,21 +134,35 @@ async def _drain(proxy: Proxy, stop: _Stop, timeout_s: float) -> None:
 
 
 class _Reloading:
-    """SIGHUP: the configuration is read again; where it is faulty, the old one stays."""
+    """SIGHUP: the configuration is read again; where it is faulty, the old one stays. A signal that
+    comes while new engines are warmed up is followed by another reading, when they are warm."""
 
     def __init__(self, proxy: Proxy, reload: Reload | None) -> None:
         self._proxy = proxy
         self._reload = reload
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
+        self._wanted = False
         with contextlib.suppress(ValueError, RuntimeError):
             self._loop.add_signal_handler(signal.SIGHUP, self._begin)
 
     def _begin(self) -> None:
         if self._reload is None:
             log.warning("SIGHUP: there is no --config FILE to read again")
-        elif self._task is None or self._task.done():
-            self._task = self._loop.create_task(self._read(self._reload))
+            return
+        self._wanted = True
+        if self._task is None or self._task.done():
+            self._task = self._loop.create_task(self._read_as_wanted(self._reload))
+        else:
+            log.info("SIGHUP: the configuration is read again when the present reload is over")
+
+    async def _read_as_wanted(self, reload: Reload) -> None:
+        while self._wanted:
+            self._wanted = False
+            try:
+                await self._read(reload)
+            except Exception:
+                log.exception("defect while reloading")
 
     async def _read(self, reload: Reload) -> None:
         try:

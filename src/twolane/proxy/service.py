@@ -97,6 +97,7 @@ class Proxy:
         self._ledger = Appender(config.ledger) if config.ledger is not None else None
         self._board = Board(config.shared, config.worker) if config.shared is not None else None
         self._warming: set[asyncio.Task[object]] = set()
+        self._changing = asyncio.Lock()  # the engines: a reload waits for the start, too
 
     def client(self) -> ClientSide:
         """The protocol of one accepted connection."""
@@ -284,7 +285,8 @@ class Proxy:
 
     async def start(self) -> None:
         """Find out who is there and warm every pair."""
-        await self._welcome(self.fleet.engines)
+        async with self._changing:
+            await self._welcome(self.fleet.engines)
         if self._board is not None:
             self._warming.add(asyncio.create_task(self._post(self._board)))
 
@@ -308,6 +310,10 @@ class Proxy:
     async def reload(self, config: ProxyConfig) -> None:
         """Other engines, weights and limits; what has begun goes on as it began. Where one listens
         and where the ledger is stay as they were."""
+        async with self._changing:
+            await self._reload(config)
+
+    async def _reload(self, config: ProxyConfig) -> None:
         old = self.config
         self.config = config = replace(
             config,
