@@ -75,3 +75,17 @@ def test_short_options_of_a_command_line_are_flags_too_and_negative_numbers_are_
     assert flags(argv) == {
         "-tp": "2", "--seed": "-1", "-asc": "4", "--enforce-eager": "given", "-q": "given",
     }  # fmt: skip
+
+
+def test_a_long_option_is_the_same_with_underscores() -> None:
+    argv = ["--api_server_count", "2", "--max_num_batched_tokens=512", "--a_b.c_d", "x_y", "-a_b"]
+    assert flags(argv) == {
+        "--api-server-count": "2", "--max-num-batched-tokens": "512", "--a-b.c_d": "x_y",
+        "-a_b": "given",
+    }  # fmt: skip
+    assert budget_of(argv) == 512
+
+
+@pytest.mark.parametrize("text", ["\u00b2", "9" * 5000, "-1", ""])
+def test_a_budget_that_is_no_number_is_none(text: str) -> None:
+    assert budget_of(["--max-num-batched-tokens", text]) is None

@@ -50,6 +50,11 @@ def test_an_answer_without_counts_had_one_token_an_event() -> None:
     assert Delivered().tokens_an_event is None
 
 
+def test_counts_that_are_not_the_answers_tokens_tell_nothing() -> None:
+    delivered = Delivered([*requests(tokens=(0,)), *requests(2)])
+    assert (delivered.answers, delivered.tokens_an_event) == (2, 1.0)
+
+
 def test_a_server_that_merges_tokens_fell_behind(tmp_path: Path) -> None:
     late = Delivered(requests(tokens=tuple(SLOW)))
     assert fell_behind(run(folder=tmp_path), late) == pytest.approx(64 / 31)
@@ -64,6 +69,7 @@ def test_a_server_that_merges_tokens_fell_behind(tmp_path: Path) -> None:
         ("-sc", '{"method": "ngram"}'),
         ("--spec-tokens=3",),
         ("--stream-interval", "4"),
+        ("--stream_interval=4",),
     ],
 )
 def test_what_was_asked_for_is_no_delay(given: tuple[str, ...], tmp_path: Path) -> None:
@@ -72,7 +78,15 @@ def test_what_was_asked_for_is_no_delay(given: tuple[str, ...], tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("given", "count"),
-    [((), 1), (("--api-server-count", "4"), 4), (("-asc", "2"), 2), (("--api-server-count=3",), 3)],
+    [
+        ((), 1),
+        (("--api-server-count", "4"), 4),
+        (("-asc", "2"), 2),
+        (("--api-server-count=3",), 3),
+        (("--api_server_count", "4"), 4),
+        (("--api-server-count", "\u00b2"), 1),
+        (("--api-server-count", "9" * 5000), 1),
+    ],
 )
 def test_api_servers_are_counted(given: tuple[str, ...], count: int, tmp_path: Path) -> None:
     assert servers(run(*given, folder=tmp_path)) == count

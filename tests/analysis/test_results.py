@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from twolane.analysis.reading import without_gaps
 from twolane.analysis.results import Results, load
 from twolane.errors import QuestionError
 from twolane.records import Request
+from twolane.report import html
 
 
 @pytest.fixture
@@ -152,3 +154,30 @@ def test_every_nth_request_is_a_sample_of_the_chosen_ones(folder: Path) -> None:
     assert [r.id for r in run.requests("grid", cell="c4 in512 out64 n40", every=7)] == every[::7]
     assert run.count("c4 in512 out64 n40") == 40
     assert run.count("no such cell") is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"tokens": [1] * 3},
+        {"tokens": [7]},
+        {"tokens": [1] * 5000},
+        {"tokens": [1] * 3, "gaps_ns": []},
+        {"gaps_ns": []},
+    ],
+    ids=["shorter", "single", "longer", "no gaps", "one event"],
+)
+def test_a_stream_whose_tokens_are_not_those_of_its_events_is_left_out(
+    folder: Path, damage: dict[str, object]
+) -> None:
+    path = first_run(folder) / "requests.jsonl"
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    reader = next(line for line in lines if line["role"] == "victim")
+    reader.update(damage)
+    path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    results = load(folder)
+    assert "DAMAGED" in html(results)
+    kept = {request.id for request in results.runs[0].requests()}
+    assert (reader["id"] in kept) is ("tokens" not in damage)
+    told = [bad.why for bad in results.faults if "counts of tokens" in bad.why]
+    assert bool(told) is ("tokens" in damage)

@@ -98,7 +98,7 @@ def _kept(argv: list[str]) -> list[str]:
     return [
         word
         for word, last in zip(argv, before, strict=False)
-        if word.split("=", 1)[0] not in _PLACES and last not in _PLACES
+        if _named(word.split("=", 1)[0]) not in _PLACES and _named(last) not in _PLACES
     ]
 
 
@@ -117,13 +117,11 @@ def budget(engines: Iterable[EngineMeta]) -> int | None:
 
 def budget_of(argv: list[str]) -> int | None:
     """`--max-num-batched-tokens` out of an engine's command line, in either spelling."""
-    for here, after in zip(argv, [*argv[1:], ""], strict=False):
-        text = after if here == _BUDGET else here.removeprefix(f"{_BUDGET}=")
-        if (here == _BUDGET or here.startswith(f"{_BUDGET}=")) and text.isdigit():
-            return int(text)
-    return None
+    text = flags(argv).get(_BUDGET, "")
+    return int(text) if _TOKENS.fullmatch(text) else None
 
 
+_TOKENS = re.compile("[0-9]{1,9}")
 _FLAG = re.compile(r"--?[A-Za-z]")  # a dash before a digit is a sign
 
 
@@ -136,11 +134,19 @@ def dummy_weights(engines: Iterable[EngineMeta]) -> bool:
 
 def flags(argv: list[str]) -> dict[str, str]:
     """`--flag value`, `--flag=value` and bare `--flag` of a command line; short ones (`-tp 2`) too,
-    by the name they were given."""
+    by the name they were given; long ones with dashes, as vLLM reads `--a_b` too."""
     found: dict[str, str] = {}
     for here, after in zip(argv, [*argv[1:], "--"], strict=False):
         if _FLAG.match(here):
             name, equals, value = here.partition("=")
             bare = after == "--" or _FLAG.match(after)
-            found[name] = value if equals else ("given" if bare else after)
+            found[_named(name)] = value if equals else ("given" if bare else after)
     return found
+
+
+def _named(option: str) -> str:
+    """As vLLM's parser spells a long option: before its first dot, underscores are dashes."""
+    if not option.startswith("--"):
+        return option
+    name, dot, rest = option.partition(".")
+    return name.replace("_", "-") + dot + rest

@@ -9,6 +9,7 @@ an event among 256 users and 1.0 with four API servers (docs/results/h200-two-se
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -23,6 +24,7 @@ BY_DESIGN: Final = ("--speculative-config", "-sc", "--spec-", "--stream-interval
 LEAST: Final = 20
 """Answers that must be seen: what a lone stream waits for may be what one long prompt left."""
 SERVERS: Final = ("--api-server-count", "-asc")
+_COUNT: Final = re.compile("[0-9]{1,4}")
 
 
 class Delivered:
@@ -34,7 +36,10 @@ class Delivered:
             self.add(request)
 
     def add(self, request: Request) -> None:
-        """An answer without a list of counts had one token an event."""
+        """An answer without a list of counts had one token an event; a list that does not hold the
+        answer's tokens tells nothing."""
+        if request.tokens and sum(request.tokens) != request.output_tokens:
+            return
         self.answers += 1
         self.tokens += request.output_tokens
         self.events += len(request.tokens) or request.output_tokens
@@ -60,7 +65,7 @@ def servers(run: Run) -> int:
 
 def _count(given: Mapping[str, str]) -> int:
     found = next((given[name] for name in SERVERS if name in given), "")
-    return max(1, int(found)) if found.isdigit() else 1
+    return max(1, int(found)) if _COUNT.fullmatch(found) else 1
 
 
 def _by_design(argv: list[str]) -> bool:

@@ -109,7 +109,8 @@ class Run:
         for whole in reading.stretch(path, *at, self.faults):
             line = whole if gaps else reading.without_gaps(whole)
             request = reading.decode(decoder, path, 0, line, self.faults)
-            if request is not None and (not roles or request.role in roles):
+            wanted = request is not None and (not roles or request.role in roles)
+            if request is not None and wanted and (not gaps or self._whole(request, 0)):
                 yield request
 
     def _searched(self, roles: tuple[Role, ...], cell: str | None, gaps: bool) -> Iterator[Request]:
@@ -121,8 +122,16 @@ class Run:
                 continue
             if cell is None or chosen.cell == cell:
                 request = reading.decode(decoder, path, number, line, self.faults)
-                if request is not None:
+                if request is not None and (not gaps or self._whole(request, number)):
                     yield request
+
+    def _whole(self, request: Request, number: int) -> bool:
+        """Whether each of its events has its tokens; where files were damaged, a line may lie."""
+        if not request.tokens or len(request.tokens) == len(request.gaps_ns) + 1:
+            return True
+        why = f"{request.id}: {len(request.tokens)} counts of tokens, {len(request.gaps_ns)} gaps"
+        self.faults.note(self.folder / "requests.jsonl", f"{why}; left out", number)
+        return False
 
     def count(self, cell: str) -> int | None:
         """How many requests a cell has, by its seal; None where it has none."""
