@@ -212,7 +212,7 @@ async def test_a_reload_at_the_start_waits_for_it() -> None:
     """Else every engine would be watched twice, and the first watchers by nobody."""
     async with FaultEngine("aggregated") as engine:
         config = ProxyConfig(
-            aggregated=(Upstream("aggregated", "a", "127.0.0.1", engine.port),), scrape_every_s=0
+            aggregated=(Upstream("aggregated", "a", "127.0.0.1", engine.port),), scrape_every_s=3600
         )
         proxy = Proxy(config)
         before = asyncio.all_tasks()

@@ -217,6 +217,10 @@ async def test_other_paths() -> None:
         assert (await r.get("/v1/models")).json["data"][0]["id"] == MODEL
         got = await r.ask({"input": "x", "kv_transfer_params": {}}, "/v1/embeddings")
         assert got.json == {"path": "/v1/embeddings", "size": len(b'{"input":"x"}')}
+        for way in ("..", ".", "%2e%2e", ".%2E", "..%2f..", "x%5C..", "a%2f%2e"):
+            for under in ("/v1/models/", "/v1/responses/"):
+                assert (await r.get(f"{under}{way}/sleep")).status == 400
+        assert (await r.get("/v1/models/org/a..b.c")).status == 200
         for path in ("/sleep", "/inference/v1/generate", "/v1/../metrics", "/", "//v1/models"):
             missing = await r.get(path)
             assert (missing.status, missing.json["error"]["type"]) == (404, "NotFoundError")

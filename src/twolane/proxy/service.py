@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from hmac import compare_digest
+from urllib.parse import unquote
 
 import msgspec
 
@@ -132,6 +133,8 @@ class Proxy:
             reply.whole(200, [(b"content-type", CONTENT_TYPE)], self._metrics_text())
         elif path in SPLIT_PATHS and request.method == "POST":
             await self._generate(request, reply, received_ns)
+        elif path.startswith(_PASSED_UNDER) and _climbs(path):
+            raise RefusalError(400, "a path may not climb")
         elif path in SPLIT_PATHS or path in _PASSED or path.startswith(_PASSED_UNDER):
             await self._pass(request, reply, received_ns)
         else:
@@ -390,6 +393,11 @@ async def _read(raw: bytes | bytearray) -> Body:
     if len(raw) <= LARGE:
         return Body.parse(raw)
     return await in_turns(Body.parse_in_steps(raw))
+
+
+def _climbs(path: str) -> bool:
+    """Whether an engine, or what stands before it, might take it for a path beside this one."""
+    return not {".", ".."}.isdisjoint(unquote(path).replace("\\", "/").split("/"))
 
 
 def _for_engines(request: Request) -> list[tuple[str, str]]:
