@@ -198,21 +198,10 @@ def require(
     Names the group, what it asks for and what is here; `elsewhere` gives the remedy, of the devices
     that are here, where it is not to edit the node's groups.
     """
-    here = set(os.sched_getaffinity(0)) if kind == "cpu" else {g.index for g in gpus()}
-    what = "CPU cores" if kind == "cpu" else "GPUs"
-    for layout in layouts:
-        for engine in layout.engines:
-            if missing := sorted(set(engine.devices) - here):
-                raise QuestionError(
-                    f"{engine.group} asks for {what} {list(engine.devices)}, "
-                    f"this host has {sorted(here) or 'none'}",
-                    place=engine.place,
-                    remedy=elsewhere(here)
-                    if elsewhere is not None
-                    else f"node.groups must not name {missing}"
-                    + ("; two groups need two cores" if kind == "cpu" else ""),
-                )
-        if kind == "cpu":
+    asked = list(layouts)
+    require_devices(asked, kind, elsewhere)
+    if kind == "cpu":
+        for layout in asked:
             _require_memory(layout)
     results.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(results).free
@@ -222,6 +211,25 @@ def require(
             place=str(results),
             remedy=f"free {RESULTS_BYTES / GIB:.1f} GiB, or choose another folder with --out",
         )
+
+
+def require_devices(
+    layouts: Iterable[Layout], kind: Platform, elsewhere: Callable[[set[int]], str] | None = None
+) -> None:
+    """Raises QuestionError if `layouts` name devices that this host has not, with the first."""
+    here = set(os.sched_getaffinity(0)) if kind == "cpu" else {g.index for g in gpus()}
+    what = "CPU cores" if kind == "cpu" else "GPUs"
+    for engine in (engine for layout in layouts for engine in layout.engines):
+        if missing := sorted(set(engine.devices) - here):
+            raise QuestionError(
+                f"{engine.group} asks for {what} {list(engine.devices)}, "
+                f"this host has {sorted(here) or 'none'}",
+                place=engine.place,
+                remedy=elsewhere(here)
+                if elsewhere is not None
+                else f"node.groups must not name {missing}"
+                + ("; two groups need two cores" if kind == "cpu" else ""),
+            )
 
 
 def _require_memory(layout: Layout) -> None:

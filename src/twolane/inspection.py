@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from twolane import devices
+from twolane import devices, unused
 from twolane.config import (
     Arm,
     Campaign,
@@ -58,7 +58,6 @@ FEWEST_WAVES = 4  # of the users of a closed loop, for a window that Little's la
 
 # Where one of them is set, vLLM's logger may show less than by itself.
 _LOGGING = ("VLLM_LOGGING_LEVEL", "VLLM_CONFIGURE_LOGGING", "VLLM_LOGGING_CONFIG_PATH")
-_OF_A_SPLIT = ("--connector", "--tokenise-once", "--split-from")
 
 Figures = Mapping[str, Mapping[str, float]]  # engine's name -> its metrics
 # Cells whose prompts repeat on purpose: a warm prefix cache is no contamination there.
@@ -145,7 +144,19 @@ def _unproven(path: Path | None) -> str:
     """A line for each reason that a campaign.yaml can give no verdict."""
     if path is None or "node" in source.read(path).data:
         return ""
-    return "".join(f"\nnote: {note}" for note in doubts(load_campaign(path)))
+    campaign = load_campaign(path)
+    notes = [*doubts(campaign), *_not_here(campaign)]
+    return "".join(f"\nnote: {note}" for note in notes)
+
+
+def _not_here(campaign: Campaign) -> Iterator[str]:
+    """What this host lacks: no mistake, for the campaign may be for another."""
+    try:
+        devices.require_devices(
+            (arm.layout for arm in campaign.arms), campaign.models.node.platform
+        )
+    except QuestionError as lacking:
+        yield f"`twolane run` would refuse it on this host: {lacking.what}; {lacking.remedy}"
 
 
 def doubts(campaign: Campaign) -> list[str]:
@@ -163,17 +174,9 @@ def doubts(campaign: Campaign) -> list[str]:
     ]
     if dummies:
         notes.append(f"weights are dummies: figures only, no verdict ({', '.join(dummies)})")
-    notes += [note for arm in campaign.arms for note in _proxy_without_split(arm)]
+    notes += unused.notes(campaign)
     notes += dict.fromkeys(note for arm in campaign.arms for note in _overruled(campaign, arm))
     return [*notes, *_short_windows(campaign.cells)]
-
-
-def _proxy_without_split(arm: Arm) -> Iterator[str]:
-    """Options of the proxy that speak of a handover, where none takes place."""
-    idle = [] if arm.layout.split else [word for word in arm.layout.proxy if word in _OF_A_SPLIT]
-    if idle:
-        names = ", ".join(word.removeprefix("--").replace("-", "_") for word in idle)
-        yield f"{arm.name}: proxy: {names} has no effect, for this arm is no split; leave it out"
 
 
 def _overruled(campaign: Campaign, arm: Arm) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from twolane.config import identity, owned, source
+from twolane.config.arguments import arguments, places, variable_text
 from twolane.config.cells import (
     GREEDY_ANSWER,
     parse_cell,
@@ -22,10 +23,7 @@ from twolane.config.models import (
     Layout,
     Model,
     Models,
-    arguments,
     load_models,
-    places,
-    variable_text,
 )
 from twolane.config.shapes import ArmShape, CampaignShape
 from twolane.config.source import Lost, Path_, YamlFile, nearest

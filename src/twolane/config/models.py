@@ -6,7 +6,6 @@ A layout is either one engine (`gpus` or `cores`), several copies of one (`copie
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from pydantic import AfterValidator, Field
 
 import twolane.models.needle
 from twolane.config import source
+from twolane.config.arguments import arguments, places, variable_text
 from twolane.config.source import Lost, Name, Path_, Shape, YamlFile, nearest
 from twolane.config.trimmed import untrim
 from twolane.errors import Faults
@@ -360,32 +360,3 @@ class _LayoutReader:
             for variable in env:
                 found[variable] = self.file.place((*prefix, "env", variable))
         return found
-
-
-def arguments(file: YamlFile, at: Path_, items: list[str | int | float]) -> list[str]:
-    """Arguments as the engine gets them: `--flag value` in one item is two words.
-
-    Raises ConfigError at each item whose quotation is open.
-    """
-    words: list[str] = []
-    faults = Faults()
-    for i, item in enumerate(items):
-        try:
-            words += shlex.split(str(item)) if str(item).startswith("--") else [str(item)]
-        except ValueError as error:
-            what = f"argument {item!r}: {error}"
-            faults.add(file.fault((*at, i), what, "close the quotation"))
-    faults.refuse()
-    return words
-
-
-def places(file: YamlFile, at: Path_, items: list[str | int | float]) -> dict[str, str]:
-    """Where each option of `items` stands, as file:line:col."""
-    return {
-        str(item).split("=")[0].split(" ")[0]: file.place((*at, i)) for i, item in enumerate(items)
-    }
-
-
-def variable_text(value: str | int | float | bool) -> str:
-    """An environment value as text; YAML's true is vLLM's 1."""
-    return str(int(value)) if isinstance(value, bool) else str(value)
