@@ -273,6 +273,9 @@ async def test_continue_is_given_to_a_client_that_waits_for_it() -> None:
     head = b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
     assert await one.feed(head) == b"HTTP/1.1 100 Continue\r\n\r\n"
     assert (await one.feed(b"{}")).startswith(b"HTTP/1.1 200 ")
+    answered = await one.feed(GET + head)  # not before the answer in front of it, nor never
+    assert [part[:3] for part in answered.split(b"HTTP/1.1 ")] == [b"", b"200", b"100"]
+    assert (await one.feed(b"{}")).startswith(b"HTTP/1.1 200 ")
     one.lose()
 
 

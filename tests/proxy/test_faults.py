@@ -8,8 +8,9 @@ import random
 from typing import Any
 
 import pytest
-from tests.proxy.rig import Rig, completion, expected, rig, soon
+from tests.proxy.rig import PATIENCE_S, Rig, completion, expected, rig, soon
 
+from twolane import clock
 from twolane.proxy.conformance.caller import Got
 from twolane.proxy.fault_answer import Behaviour, Fault
 from twolane.proxy.fault_engine import FaultEngine
@@ -330,6 +331,26 @@ async def test_a_slow_reader_pauses_the_engine() -> None:
                 await asyncio.sleep(0.001)
         call.connection.resume_reading()
         assert (await call.answer()).text == expected(tokens=1_000_000)
+
+
+async def test_who_reads_nothing_is_let_go_and_the_engine_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with rig() as r:
+        r.d.behaviour = Behaviour(tokens_at_once=10_000)
+        call = await r.call(completion(tokens=1_000_000, stream=True))
+        await call.first()
+        call.connection.pause_reading()
+        (side,) = r.proxy.clients
+        now = clock.now_ns()
+        async with asyncio.timeout(PATIENCE_S):
+            while len(r.proxy.clients):
+                now += 20 * clock.NS
+                monkeypatch.setattr(clock, "now_ns", lambda now=now: now)
+                side._look()
+                await asyncio.sleep(0.001)
+        await r.settled()
+        assert r.proxy.book.ends["admitted"] == 2  # and the warm-up's
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -8,6 +8,7 @@ and one that takes nothing at all is not waited for without end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import sys
 import termios
@@ -244,8 +245,6 @@ class ClientSide(asyncio.Protocol):
         self._waiting.extend((request, self._active_ns) for request in requests)
         if len(self._waiting) > self._limits.pipelined:
             self._last = True
-        if self._task is None and self._parser.take_continue():
-            self._transport.write(_CONTINUE)
         self._next()
 
     def _read_on(self) -> None:
@@ -289,6 +288,8 @@ class ClientSide(asyncio.Protocol):
             self._answer_refusal(refusal)
         elif self._last:
             self._transport.close()
+        elif self._parser.take_continue():
+            self._transport.write(_CONTINUE)
 
     def _serve(self, request: Request, received_ns: int) -> None:
         more = bool(self._waiting) or self._refusal is not None or not self._last
@@ -358,6 +359,7 @@ class ClientSide(asyncio.Protocol):
             return 0
         socket = self._transport.get_extra_info("socket")
         if socket is not None:
-            unsent = fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, bytes(4))
-            waiting += int.from_bytes(unsent, sys.byteorder)
+            with contextlib.suppress(OSError, ValueError):  # aborted a moment ago
+                unsent = fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, bytes(4))
+                waiting += int.from_bytes(unsent, sys.byteorder)
         return waiting
