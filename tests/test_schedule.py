@@ -219,7 +219,8 @@ def keep(campaign: Campaign, folder: Path) -> None:
                 id=step.key, campaign=campaign.name, arm=step.arm.name, model="needle",
                 layout="copies", context=campaign.context, block=step.block, order=step.order,
                 seed=step.seed, started_at="", boot="", config_hash="", versions={}, host={},
-                config=campaign.resolved() | {"key": step.key}, cells=[], status="done",
+                config=campaign.resolved() | {"key": step.key}, cells=list(campaign.cells),
+                status="done",
             ),
         )  # fmt: skip
 
@@ -245,3 +246,50 @@ def test_a_changed_campaign_is_refused_with_what_was_changed(
     assert f"seed: {demo.seed} -> {demo.seed + 1}" in refused.value.what
     assert f"cells: {demo.cells[0].id} -> {cells[0].id}" in refused.value.what
     assert "without --resume" in refused.value.remedy
+
+
+@pytest.mark.parametrize("damage", ["absurd", "negative", "shuffled", "no cell", "no launch"])
+def test_damaged_events_teach_nothing(demo: Campaign, tmp_path: Path, damage: str) -> None:
+    """What is left then is the run of another arm, whose events are whole."""
+    cell = demo.cells[0].id
+    folder = new_folder(tmp_path, "demo")
+    keep(demo, folder)
+    runs = plan.runs(demo)[:2]
+    with Appender(folder / "events.jsonl") as events:
+        for run, seconds in zip(runs, (100.0, 50.0), strict=True):
+            for event in steps_of(demo, run.key, run.arm.name, seconds):
+                events.append(event)
+    path = folder / "events.jsonl"
+    whole = path.read_bytes().splitlines(keepends=True)
+    half = len(whole) // 2
+    told = schedule.prepare(demo, tmp_path).pace
+    assert told.expect_s(runs[0].arm.name, f"cell:{cell}") == 100.0
+    lines = [json.loads(line) for line in whole[:half]]
+    if damage == "absurd":
+        lines[-1]["t_ns"] = 10**18
+    if damage == "negative":
+        lines[3]["t_ns"] = -(10**18)
+    if damage == "shuffled":
+        lines[3], lines[4] = lines[4], lines[3]
+    if damage == "no cell":
+        del lines[-3]
+    if damage == "no launch":
+        del lines[0]
+    path.write_bytes(
+        b"".join(json.dumps(line).encode() + b"\n" for line in lines) + b"".join(whole[half:])
+    )
+    pace = schedule.prepare(demo, tmp_path).pace
+    assert pace.seen == 1
+    assert pace.expect_s(runs[0].arm.name, f"cell:{cell}") == 50.0
+
+
+def steps_of(campaign: Campaign, run: str, arm: str, seconds: float) -> list[Event]:
+    """A whole run's steps, a minute each but for the first cell."""
+    gates, (first, *cells) = campaign.gates, campaign.cells
+    steps = [("launch", None, 60.0), *(("gate", gate.id, 60.0) for gate in gates)]
+    steps += [("cell", first.id, seconds), *(("cell", cell.id, 60.0) for cell in cells)]
+    at, events = 0.0, []
+    for step, cell, lasts in [*steps, ("stop", None, 60.0), ("done", None, 0.0)]:
+        events.append(Event(t_ns=round(at * NS), run=run, step=step, text="", arm=arm, cell=cell))
+        at += lasts
+    return events

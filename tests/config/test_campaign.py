@@ -417,3 +417,8 @@ def test_check_says_that_a_layouts_own_length_gives_way(tmp_path: Path) -> None:
     told = CliRunner().invoke(cli, ["check", str(path)])
     said = "note: copy_a: --max-model-len 4k of cpu.yaml gives way to the campaign's context, 16384"
     assert told.output.count(said) == 1
+
+
+def test_a_budget_may_be_a_size(tmp_path: Path) -> None:
+    args = load_campaign(changed(tmp_path, "budget: 256", "budget: 2k")).arms[1].layout.engines[0]
+    assert args.args[-2:] == ("--max-num-batched-tokens", "2048")

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from tests.analysis.test_work import ledger_file
-from tests.report.synthetic import GRID, make
+from tests.report.synthetic import ARMS, GRID, INTERFERENCE, make
 
 from twolane.analysis.results import load
 from twolane.cli import cli
@@ -21,7 +21,9 @@ from twolane.records import (
     Finding,
     Findings,
     PostMortem,
+    RunMeta,
     Sample,
+    read_json,
     read_jsonl,
     write_json,
 )
@@ -170,3 +172,28 @@ def test_of_several_blocks_the_first_is_told_and_the_next_command_works(tmp_path
     assert f"note: block 1 of 2; {folder}/split_1p1d/2 is block 2" in said
     words = said.rsplit("Next: twolane explain ", 1)[1].strip().replace("'", "").split(" ", 1)
     assert "note" not in explain(*words)
+
+
+def test_an_arm_may_be_the_second_word(tmp_path: Path) -> None:
+    folder = make(tmp_path / "r")
+    one = CliRunner().invoke(cli, ["explain", str(folder), "copies_256"])
+    other = CliRunner().invoke(cli, ["explain", f"{folder}/copies_256"])
+    assert (one.exit_code, one.output) == (0, other.output)
+    assert CliRunner().invoke(cli, ["explain", str(folder), "nothing"]).exit_code == 2
+
+
+def test_where_there_are_no_gates_nothing_is_offered_to_be_done_again(tmp_path: Path) -> None:
+    codes = [Code(code=code, why="x") for code in ("BUSY", "NEEDLE")]
+    struck = {arm.name: {INTERFERENCE.id: codes, GRID.id: codes} for arm in ARMS}
+    folder = make(tmp_path / "r", codes=struck)
+    gated = CliRunner().invoke(cli, ["report", str(folder)])
+    assert "--redo NEEDLE" in gated.stderr
+    for run in load(folder).runs:
+        path = run.folder / "run.json"
+        meta = read_json(path, RunMeta)
+        write_json(path, msgspec.structs.replace(meta, config=meta.config | {"gates": []}))
+    bare = CliRunner().invoke(cli, ["report", str(folder)])
+    assert "remedy: add gates to the campaign" in bare.stderr
+    assert "--redo" not in bare.stderr
+    told = CliRunner().invoke(cli, ["explain", f"{folder}/copies_256", "interference"])
+    assert "add gates to the campaign" in told.output

@@ -50,7 +50,13 @@ def explain(run: str, target: str | None, against: str | None, out: Path, as_jso
 
 
 def _alone(name: str, target: str | None, out: Path) -> tuple[object, str]:
-    results, run = find_run(name, out)
+    try:
+        results, run = find_run(name, out)
+    except QuestionError:
+        if target is None or not (Path(name) / "runs").is_dir():
+            raise
+        name, target = f"{name}/{target}", None  # of several runs, the second word says which
+        results, run = find_run(name, out)
     with going_on_in(results.folder):
         return _told(name, target, results, run)
 

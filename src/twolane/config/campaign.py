@@ -272,6 +272,9 @@ class _Reader:
                 f"model {model.name} has no layout {shape.layout!r}",
                 nearest(shape.layout, list(model.layouts)),
             )
+        if shape.budget is not None:
+            size = _size(self.file, (*at, "budget"), shape.budget)
+            shape = shape.model_copy(update={"budget": size})
         self._refuse_contradictions(at, words, shape, context)
         knobs = [*words, "--max-model-len", str(context)]
         stands = places(self.file, (*at, "args"), shape.args)
@@ -294,7 +297,8 @@ def _size(file: YamlFile, at: Path_, given: int | str) -> int:
     try:
         return parse_size(str(given))
     except QuestionError as error:
-        raise file.fault(at, error.what, error.remedy) from None
+        key = f"{at[-1]} " if isinstance(at[-1], str) else ""
+        raise file.fault(at, f"{key}{error.what}", error.remedy) from None
 
 
 @dataclass(frozen=True)
@@ -314,7 +318,7 @@ def _owners(shape: ArmShape, context: int) -> Iterator[_Owner]:
     )  # fmt: skip
     if shape.budget is not None:
         yield _Owner(
-            "--max-num-batched-tokens", shape.budget, f"its budget is {shape.budget}",
+            "--max-num-batched-tokens", int(shape.budget), f"its budget is {shape.budget}",
             "say it once: take one of the two out",
         )  # fmt: skip
 

@@ -39,7 +39,7 @@ class ProxyShape(Shape):
 
 class ArmShape(Shape):
     layout: str
-    budget: int | None = Field(default=None, ge=1)
+    budget: int | str | None = None
     args: list[str | int | float] = []
     env: dict[VariableName, str | int | float | bool] = {}
     proxy: ProxyShape = ProxyShape()

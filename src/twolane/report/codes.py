@@ -34,7 +34,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "NEEDLE": "do not trust these figures before needles are found here: see the gate's answers",
     "FAILED": "read the first error and the engines' logs with `twolane diagnose`",
     "PREEMPT": "give the engine more KV memory, or fewer users",
-    "UNSTEADY": "warm up longer, or make the window longer",
+    "UNSTEADY": "make the window longer: a larger n, or more seconds, in the cell's line",
     "DAMAGED": "take the files from where they were copied, or: {again}",
 }
 

@@ -21,7 +21,7 @@ from twolane.analysis.stalled import Stall, stalls
 from twolane.analysis.work import Leg, Link, Span, Transfers, Work, link, total, work
 from twolane.clock import MS, NS
 from twolane.records import CellSummary, Code, Finding, InterferenceCell, Request, Role
-from twolane.report import again
+from twolane.report import again, unproven
 from twolane.report import told as shape
 from twolane.report.codes import means, remedy
 from twolane.report.drafting import drafted
@@ -142,7 +142,8 @@ def _origin(done: Work | None) -> int:
 
 
 def _code(run: Run, code: Code) -> shape.CodeTold:
-    todo = remedy(code.code, again.command(run.meta, [code.code], alone=True))
+    redo = again.command(run.meta, [code.code], alone=True)
+    todo = unproven.of_runs([run], [code.code]) or remedy(code.code, redo)
     return shape.CodeTold(code.code, means(code.code), code.why, code.value, code.limit, todo)
 
 

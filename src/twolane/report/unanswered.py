@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from twolane.analysis.standing import answerable
 from twolane.records import AnyCell
-from twolane.report import codes, otherwise
+from twolane.report import codes, otherwise, unproven
 from twolane.report.answer import listed
 from twolane.report.facts import Facts, Figure, shown
 from twolane.report.metrics import INTERFERENCE, Metric
@@ -22,6 +22,7 @@ def unanswered(facts: Facts, again: str) -> str:
     nothing is."""
     if not answerable(facts.measured):
         return _told(
+            facts,
             "every point has a reason code: there is nothing to answer from",
             (code.code for one in facts.coded() for code in one.codes),
             again,
@@ -34,7 +35,7 @@ def unanswered(facts: Facts, again: str) -> str:
     figures = found[0]
     struck = [code.code for one in figures if one.excluded for code in one.codes]
     name = metric.label[0].lower() + metric.label[1:]
-    return _told(f"{name} in {cell.id} {listed(_lacking(figures))}", struck, again)
+    return _told(facts, f"{name} in {cell.id} {listed(_lacking(figures))}", struck, again)
 
 
 def _asked(facts: Facts) -> list[tuple[AnyCell, Metric]]:
@@ -71,8 +72,9 @@ def _lacking(figures: Iterable[Figure]) -> list[str]:
     ]
 
 
-def _told(what: str, struck: Iterable[str], again: str) -> str:
+def _told(facts: Facts, what: str, struck: Iterable[str], again: str) -> str:
     named = dict.fromkeys(struck)
     redo = f"{again} {' '.join(f'--redo {code}' for code in named)}".rstrip()
-    todo = [word for code in named if (word := codes.remedy(code, redo))]
-    return f"no answer to what this was run for: {what}\n  remedy: {'; '.join(todo) or redo}"
+    told = [word for code in named if (word := codes.remedy(code, redo))]
+    todo = unproven.remedy(facts, named) or "; ".join(told) or redo
+    return f"no answer to what this was run for: {what}\n  remedy: {todo}"

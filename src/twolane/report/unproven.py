@@ -6,9 +6,10 @@ would prove the answers: real weights, or a gate.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from twolane.analysis.arms import dummy_weights
+from twolane.analysis.results import Run
 from twolane.report.facts import Facts
 
 NEEDLE = "NEEDLE"
@@ -21,10 +22,16 @@ def made_up(facts: Facts) -> bool:
 
 def remedy(facts: Facts, codes: Collection[str]) -> str:
     """What would give a verdict where the code NEEDLE is there by the campaign's own plan."""
+    return of_runs(facts.results.runs, codes)
+
+
+def of_runs(runs: Iterable[Run], codes: Collection[str]) -> str:
+    """The same of some runs."""
+    metas = [run.meta for run in runs]
     if NEEDLE not in codes:
         return ""
-    if made_up(facts):
+    if any(dummy_weights(meta.engines) for meta in metas):
         return "real weights are needed for a verdict"
-    if any(run.meta.config.get("gates") == [] for run in facts.results.runs):
+    if any(meta.config.get("gates") == [] for meta in metas):
         return "add gates to the campaign, as in `gates: [needle 2000]`"
     return ""
