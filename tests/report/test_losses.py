@@ -170,6 +170,7 @@ def test_what_null_runs_show_too_decides_nothing(tmp_path: Path) -> None:
         (54.0, 125.0, ["and a pause of 125 ms after its first token, longer than any before"]),
         (125.0, 54.0, []),
         (100.0, 102.0, []),
+        (14.0, 19.0, []),
         (54.0, None, []),
         (None, 125.0, []),
     ],

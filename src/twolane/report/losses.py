@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from twolane.analysis.measures import STALL_FLOOR_NS
+from twolane.clock import MS
 from twolane.records import InterferenceCell
 from twolane.report.facts import Facts, Figure
 from twolane.report.metrics import INTERFERENCE, Metric, spoken
@@ -125,9 +127,11 @@ def _stalls(facts: Facts, cell: InterferenceCell, arm: str, seconds: float, besi
 
 
 def _afterwards(facts: Facts, cell: InterferenceCell, arm: str) -> list[str]:
-    """A pause after the long prompt's first token that is longer than any before it."""
+    """A stall after the long prompt's first token that is longer than any pause before it."""
     worst, after = (facts.figure(cell, metric.key, arm).value for metric in (WORST, AFTER))
     if worst is None or after is None or not _less(worst, after, facts.margin):
+        return []
+    if after < STALL_FLOOR_NS / MS:
         return []
     return [f"and a pause of {spoken(after, 'ms')} after its first token, longer than any before"]
 
